@@ -1,1 +1,43 @@
-//! Placeholder.
+//! The wire: every request and answer of the HTTP API, as types, and the checks of requests.
+//!
+//! Requests are read in two steps. The bytes become a JSON object; then each field is taken out of it by name, checked,
+//! and what is left over is unknown. So one answer names *every* bad field, which serde alone cannot do.
+//! Requests can be written too: the client sends the same types. Field names follow the public wire contract; what is
+//! ours alone (`timings`, `notes`) is additional and ignored by other clients.
+//!
+//! Deliberately not here: HTTP itself, and any decision beyond the form of one request.
+
+pub mod base64;
+mod error;
+mod exec;
+mod fields;
+mod files;
+mod misc;
+mod sandbox;
+mod snapshot;
+
+pub use error::{ErrorBody, ErrorInfo};
+pub use exec::{TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX,
+    ExecRequest, ExecResult, InputAccepted, InputRequest, OutOfMemory, OutputAnswer, OutputChunk, OutputEncoding,
+    ProcessInfo, ProcessList, ProcessState, SignalRequest, StreamEvent,
+};
+pub use fields::{Fields, Issue, Issues};
+pub use files::{FileEntry, FileEntryType, FileList, FileRequest, FileStat, Removed, parse_mode};
+pub use misc::{
+    AccountLimit, DailyLimit, Empty, Limits, Me, NetworkRequest, NetworkRules, Note, Page, Timings, Usage, UsageResource,
+};
+pub use sandbox::{
+    CreateRequest, DeletedSandbox, ForkAnswer, ForkRequest, OnTimeout, SandboxInfo, UpdateRequest,
+};
+pub use snapshot::{
+    Durability, ExtendSnapshotRequest, Shape, SnapshotInfo, SnapshotRequest, UpdateSnapshotRequest,
+};
+
+/// Most bytes of a JSON body: 1 MiB of standard input in base64, and the rest of the request.
+pub const JSON_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// Most bytes of a raw file body.
+pub const FILE_BYTES_MAX: usize = 1024 * 1024;
+/// Things in one page of a list, at most.
+pub const PAGE_MAX: u32 = 100;
+/// Things in one page when the request does not say.
+pub const PAGE_DEFAULT: u32 = 50;

@@ -1,1 +1,41 @@
-//! Placeholder.
+//! The command line: one file per command, all of them clients of the API.
+//!
+//! Data goes to standard output and everything else to standard error; colours only where somebody looks; every way to
+//! end is an [`Exit`]. Only two commands touch more than the client: `serve` runs a node for good, and `try` runs one
+//! in its own process for as long as the step takes.
+//!
+//! Deliberately not here: what a sandbox is, and how one is made. That is the node's.
+
+mod args;
+mod attempt;
+mod commands;
+mod connect;
+mod exit;
+mod fault;
+mod output;
+mod resolve;
+mod signals;
+mod table;
+mod text;
+
+pub use exit::Exit;
+pub use fault::Fault;
+
+use clap::Parser as _;
+use std::process::ExitCode;
+
+/// Runs the command line of this process and says how it ended.
+#[must_use]
+pub fn main() -> ExitCode {
+    match args::Cli::try_parse() {
+        Ok(cli) => commands::run(cli).into(),
+        Err(error) => usage(&error).into(),
+    }
+}
+
+/// Prints help (to standard output, successfully) or what is wrong with the words.
+fn usage(error: &clap::Error) -> Exit {
+    // A closed standard output is nobody's failure here.
+    let _ = error.print();
+    if error.use_stderr() { Exit::Usage } else { Exit::Done }
+}

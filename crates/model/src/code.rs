@@ -95,6 +95,8 @@ codes! {
     NoCapacity = ("no_capacity", 409),
     /// A limit of this node; `details.limit` names it.
     QuotaExceeded = ("quota_exceeded", 409),
+    /// The snapshot is being captured, has failed, or is being removed.
+    SnapshotNotReady = ("snapshot_not_ready", 409),
     /// Labels or name were changed by somebody else meanwhile.
     SnapshotMetadataChanged = ("snapshot_metadata_changed", 409),
     /// Something in the sandbox cannot be captured; `details` names it.

@@ -1,1 +1,36 @@
-//! Placeholder.
+//! The daemon of one host: the life of sandboxes and snapshots, and everything a client can ask about them.
+//!
+//! A [`Node`] holds a state directory, a catalog and a pool, and a keeper process per sandbox. It may die at any
+//! instant: keepers and sandboxes run on, and the next [`Node::start`] finds them through their sockets. What is done for
+//! a client is finished even when the client goes away. Files belong to a record before they are called ready, and are
+//! removed after their record says so; what a crash leaves in between is collected by the next start.
+//!
+//! Deliberately not here: HTTP (`server`), how a sandbox is made or captured (`keeper`, `engine`), and any network.
+
+mod capture;
+mod clients;
+mod config;
+mod create;
+mod error;
+mod exec;
+mod files;
+mod fork;
+mod info;
+mod keeper_process;
+mod lifecycle;
+mod live;
+mod meter;
+mod node;
+mod peer;
+mod query;
+mod recover;
+mod snapshots;
+mod splitter;
+mod state_dir;
+
+pub use config::{Ending, NodeConfig, RootExtras};
+pub use error::NodeError;
+pub use exec::{Follow, Process};
+pub use files::{FileReader, LIST_DEPTH_MAX, LIST_ENTRIES_MAX, ListFiles};
+pub use node::Node;
+pub use peer::PeerError;

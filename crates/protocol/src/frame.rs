@@ -14,6 +14,8 @@ use std::mem::MaybeUninit;
 pub const MESSAGE_BYTES_MAX: usize = 160 * 1024;
 /// Most descriptors beside one packet; the kernel's own limit is 253 (`SCM_MAX_FD`).
 pub const PASSED_FDS_MAX: usize = 250;
+/// Most bytes of a message that travels in a memory file because it does not fit a packet.
+pub const LARGE_MESSAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Most bytes believed of an attached memory file.
 const MEMORY_FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
@@ -24,6 +26,37 @@ pub struct Packet {
     pub bytes: Vec<u8>,
     /// Its descriptors, close-on-exec.
     pub fds: Vec<OwnedFd>,
+}
+
+impl Packet {
+    /// Makes a packet of a message. One that is larger than [`MESSAGE_BYTES_MAX`] goes into a memory file that becomes
+    /// the first descriptor of a packet without bytes, which no message encodes to.
+    ///
+    /// # Errors
+    /// [`FrameError::TooLarge`] above [`LARGE_MESSAGE_BYTES_MAX`], [`FrameError::Io`].
+    pub fn fold<T: Serialize>(message: &T, mut fds: Vec<OwnedFd>) -> Result<Self, FrameError> {
+        let bytes = encode_attached(message)?;
+        if bytes.len() <= MESSAGE_BYTES_MAX {
+            return Ok(Self { bytes, fds });
+        }
+        if bytes.len() > LARGE_MESSAGE_BYTES_MAX {
+            return Err(FrameError::TooLarge);
+        }
+        fds.insert(0, memory_file(&bytes)?);
+        Ok(Self { bytes: Vec::new(), fds })
+    }
+
+    /// Undoes [`Packet::fold`] on a received packet: afterwards `bytes` is the message, whatever way it came.
+    ///
+    /// # Errors
+    /// [`FrameError::TooLarge`] above [`LARGE_MESSAGE_BYTES_MAX`], [`FrameError::Io`].
+    pub fn unfold(mut self) -> Result<Self, FrameError> {
+        if self.bytes.is_empty() && !self.fds.is_empty() {
+            let file = self.fds.remove(0);
+            self.bytes = read_bounded(&file, LARGE_MESSAGE_BYTES_MAX as u64)?;
+        }
+        Ok(self)
+    }
 }
 
 /// A packet that could not be sent, received or understood.
@@ -51,6 +84,15 @@ pub enum FrameError {
 
 fn io(call: &'static str) -> impl Fn(Errno) -> FrameError {
     move |errno| FrameError::Io { call, source: errno.into() }
+}
+
+/// Encodes what will travel in a memory file, such as a [`crate::guest::GuestState`].
+///
+/// # Errors
+/// [`FrameError::TooLarge`] when the other side would not believe so much.
+pub fn encode_attached<T: Serialize>(content: &T) -> Result<Vec<u8>, FrameError> {
+    let bytes = postcard::to_stdvec(content).map_err(FrameError::Malformed)?;
+    if bytes.len() as u64 > MEMORY_FILE_BYTES_MAX { Err(FrameError::TooLarge) } else { Ok(bytes) }
 }
 
 /// Encodes a message.
@@ -150,8 +192,12 @@ pub fn memory_file(content: &[u8]) -> Result<OwnedFd, FrameError> {
 /// # Errors
 /// [`FrameError::TooLarge`] above 256 MiB, [`FrameError::Io`].
 pub fn read_memory_file(fd: impl AsFd) -> Result<Vec<u8>, FrameError> {
+    read_bounded(fd, MEMORY_FILE_BYTES_MAX)
+}
+
+fn read_bounded(fd: impl AsFd, bytes_max: u64) -> Result<Vec<u8>, FrameError> {
     let size = rustix::fs::fstat(&fd).map_err(io("fstat"))?.st_size.cast_unsigned();
-    if size > MEMORY_FILE_BYTES_MAX {
+    if size > bytes_max {
         return Err(FrameError::TooLarge);
     }
     let mut content = vec![0u8; usize::try_from(size).map_err(|_| FrameError::TooLarge)?];
@@ -164,4 +210,30 @@ pub fn read_memory_file(fd: impl AsFd) -> Result<Vec<u8>, FrameError> {
     }
     content.truncate(done);
     Ok(content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_message_travels_in_a_memory_file() {
+        let (a, b) = rustix::net::socketpair(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::SEQPACKET,
+            rustix::net::SocketFlags::CLOEXEC,
+            None,
+        )
+        .expect("socketpair");
+        for (length, passed) in [(10, 0), (MESSAGE_BYTES_MAX * 3, 1)] {
+            let message = vec![7u8; length];
+            let packet = Packet::fold(&message, Vec::new()).expect("fold");
+            assert_eq!(packet.fds.len(), passed);
+            let fds: Vec<_> = packet.fds.iter().map(AsFd::as_fd).collect();
+            send_packet(&a, &packet.bytes, &fds).expect("send");
+            let received = recv_packet(&b).expect("receive").unfold().expect("unfold");
+            assert_eq!(decode::<Vec<u8>>(&received.bytes).expect("decode"), message);
+        }
+        assert!(matches!(Packet::fold(&vec![0u8; LARGE_MESSAGE_BYTES_MAX], Vec::new()), Err(FrameError::TooLarge)));
+    }
 }

@@ -1,0 +1,171 @@
+//! Files.
+
+use crate::fields::{Fields, Issues};
+use branchbox_model::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// Longest path.
+const PATH_BYTES_MAX: usize = 4096;
+
+/// What kind of entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "the words are the wire contract's, explained there")]
+pub enum FileEntryType {
+    File,
+    Directory,
+    Symlink,
+    Other,
+}
+
+/// One entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the fields are the wire contract's, explained there")]
+pub struct FileEntry {
+    pub name: String,
+    pub path: String,
+    #[serde(rename = "type")]
+    pub kind: FileEntryType,
+    pub size: u64,
+    pub mode: String,
+    pub modified_at: Timestamp,
+    pub mtime_ms: i64,
+    pub uid: u32,
+    pub gid: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub symlink_target: Option<String>,
+    /// Only in the answer to a stat.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exists: bool,
+}
+
+/// Entries of a directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileList {
+    /// The entries.
+    pub data: Vec<FileEntry>,
+    /// There are more.
+    pub truncated: bool,
+}
+
+/// The answer to a stat of nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileStat {
+    /// Always false.
+    pub exists: bool,
+}
+
+/// The answer to a remove.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Removed {
+    /// There was something.
+    pub removed: bool,
+}
+
+/// The bodies of the file verbs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields are the wire contract's, explained there")]
+pub enum FileRequest {
+    Mkdir { path: String, parents: bool },
+    Remove { path: String, recursive: bool },
+    Rename { from: String, to: String, overwrite: bool },
+    Chmod { path: String, mode: u32 },
+}
+
+impl FileRequest {
+    /// Reads the body of `files:<verb>`; `None` for no such verb.
+    ///
+    /// # Errors
+    /// Every issue with it.
+    pub fn parse(verb: &str, body: &[u8]) -> Option<Result<Self, Issues>> {
+        if !["mkdir", "remove", "rename", "chmod"].contains(&verb) {
+            return None;
+        }
+        Some(Self::read(verb, body))
+    }
+
+    fn read(verb: &str, body: &[u8]) -> Result<Self, Issues> {
+        let mut fields = Fields::open(body)?;
+        let f = &mut fields;
+        let request = match verb {
+            "mkdir" => Self::Mkdir { path: path(f, "path"), parents: f.truth("parents").unwrap_or(false) },
+            "remove" => Self::Remove { path: path(f, "path"), recursive: f.truth("recursive").unwrap_or(false) },
+            "rename" => {
+                let (from, to) = (path(f, "from"), path(f, "to"));
+                Self::Rename { from, to, overwrite: f.truth("overwrite").unwrap_or(false) }
+            }
+            _ => Self::Chmod { path: path(f, "path"), mode: mode(f) },
+        };
+        fields.finish(request)
+    }
+
+    /// Checks a path of a query.
+    ///
+    /// # Errors
+    /// When it cannot be accepted.
+    pub fn check_path(path: &str) -> Result<(), Issues> {
+        match path_problem(path) {
+            None => Ok(()),
+            Some(problem) => Err(Issues::one("path", problem)),
+        }
+    }
+}
+
+fn path(f: &mut Fields, name: &str) -> String {
+    let path = f.required_text(name);
+    if !path.is_empty()
+        && let Some(problem) = path_problem(&path)
+    {
+        f.issue(name, problem);
+    }
+    path
+}
+
+/// `..` is refused instead of resolved: a caller that builds paths from parts never means it.
+fn path_problem(path: &str) -> Option<String> {
+    if !path.starts_with('/') || path.len() > PATH_BYTES_MAX || path.contains('\0') {
+        return Some(format!("must be an absolute path of at most {PATH_BYTES_MAX} bytes"));
+    }
+    path.split('/').any(|part| part == "..").then(|| "must not contain `..`".to_owned())
+}
+
+fn mode(f: &mut Fields) -> u32 {
+    let text = f.required_text("mode");
+    parse_mode(&text).unwrap_or_else(|| {
+        f.issue("mode", "must be an octal number such as `755`");
+        0
+    })
+}
+
+/// Permission bits from octal text; `None` above 7777 or for anything else.
+#[must_use]
+pub fn parse_mode(text: &str) -> Option<u32> {
+    let digits = !text.is_empty() && text.len() <= 5 && text.bytes().all(|b| (b'0'..=b'7').contains(&b));
+    u32::from_str_radix(text, 8).ok().filter(|mode| digits && *mode <= 0o7777)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_with_dots_or_without_slash_are_refused() {
+        for bad in ["a", "/a/../b", "", "/a\0", "/.."] {
+            assert!(FileRequest::check_path(bad).is_err(), "{bad:?}");
+        }
+        assert!(FileRequest::check_path("/a/..b/c...").is_ok());
+        let rename = FileRequest::parse("rename", br#"{"from":"/a","to":"/b/../c"}"#).expect("a verb");
+        assert_eq!(rename.expect_err("dots").0[0].path, "to");
+        assert!(FileRequest::parse("link", b"{}").is_none());
+    }
+
+    #[test]
+    fn modes_are_octal() {
+        assert_eq!(parse_mode("755"), Some(0o755));
+        assert_eq!(parse_mode("0644"), Some(0o644));
+        for bad in ["", "8", "-1", "+7", "17777", "rwx"] {
+            assert_eq!(parse_mode(bad), None, "{bad}");
+        }
+    }
+}

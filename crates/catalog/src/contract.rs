@@ -1,0 +1,202 @@
+//! The contract of a [`Catalog`], as one set of checks for every implementation.
+//!
+//! Called by tests with an empty catalog; a broken promise panics with what was broken. Never called by the product.
+
+use crate::{
+    Catalog, CatalogError, KeptAnswer, Rules, SandboxDetail, SandboxFilter, SandboxRecord, SnapshotDetail, SnapshotFilter,
+    SnapshotRecord, Usage,
+};
+use branchbox_model::{
+    Limits, PoolDriver, RootSpec, SandboxId, SandboxState, SnapshotId, SnapshotMode, SnapshotState, Timestamp, User,
+};
+use std::collections::BTreeMap;
+
+/// Checks everything.
+///
+/// # Panics
+/// When the catalog breaks a promise.
+pub async fn check(catalog: &dyn Catalog) {
+    names_are_unique_until_the_end(catalog).await;
+    slots_are_unique_and_reused(catalog).await;
+    lists_filter_and_page(catalog).await;
+    snapshots_compare_labels(catalog).await;
+    the_first_answer_stays(catalog).await;
+    usage_adds_up(catalog).await;
+    settings_are_kept(catalog).await;
+}
+
+fn root() -> RootSpec {
+    RootSpec { image: "host".into(), upper: "/u".into(), driver: PoolDriver::Plain, trees: Vec::new(), binds: Vec::new() }
+}
+
+/// A running sandbox with this name.
+#[must_use]
+pub fn sandbox(name: Option<&str>, labels: &[(&str, &str)]) -> SandboxRecord {
+    let now = Timestamp::now();
+    SandboxRecord {
+        id: SandboxId::generate(),
+        name: name.map(str::to_owned),
+        labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+        state: SandboxState::Running,
+        created: now,
+        ended: None,
+        deleted: None,
+        detail: SandboxDetail {
+            limits: Limits::default(),
+            env: BTreeMap::new(),
+            user: User::Sandbox,
+            root: root(),
+            snapshot: None,
+            forked_from: None,
+            stop_reason: None,
+            ready: Some(now),
+            stopped: None,
+            last_active: now,
+            rules: Rules { version: 1, updated: now },
+            settings: BTreeMap::new(),
+        },
+    }
+}
+
+/// A ready snapshot of this sandbox.
+#[must_use]
+pub fn snapshot(source: &SandboxId, temporary: bool) -> SnapshotRecord {
+    SnapshotRecord {
+        id: SnapshotId::generate(),
+        name: None,
+        labels: BTreeMap::new(),
+        state: SnapshotState::Ready,
+        source: source.clone(),
+        created: Timestamp::now(),
+        temporary,
+        detail: SnapshotDetail {
+            mode: SnapshotMode::Memory,
+            limits: Limits::default(),
+            root: root(),
+            user: User::Sandbox,
+            env: BTreeMap::new(),
+            settings: BTreeMap::new(),
+            ready: None,
+            retention_days: Some(3),
+            stored_bytes: None,
+            error: None,
+            boot_id: "b".into(),
+            synced: false,
+        },
+    }
+}
+
+async fn names_are_unique_until_the_end(catalog: &dyn Catalog) {
+    let mut first = sandbox(Some("web"), &[]);
+    catalog.insert_sandbox(&first, 9).await.expect("a free name");
+    let second = sandbox(Some("web"), &[]);
+    let error = catalog.insert_sandbox(&second, 9).await.expect_err("the name is taken");
+    assert!(matches!(&error, CatalogError::NameTaken { holder, .. } if *holder == first.id), "{error}");
+    assert_eq!(catalog.sandbox(&second.id).await.expect("read"), None, "a refused sandbox leaves nothing");
+    let mut other = sandbox(Some("db"), &[]);
+    catalog.insert_sandbox(&other, 9).await.expect("a free name");
+    other.name = Some("web".into());
+    assert!(matches!(catalog.update_sandbox(&other).await, Err(CatalogError::NameTaken { .. })));
+    assert_eq!(catalog.sandbox_by_name("web").await.expect("read").as_ref(), Some(&first));
+    first.deleted = Some(Timestamp::now());
+    catalog.update_sandbox(&first).await.expect("a tombstone");
+    assert_eq!(catalog.sandbox_by_name("web").await.expect("read"), None);
+    catalog.update_sandbox(&other).await.expect("the name is free again");
+    assert_eq!(catalog.sandbox(&first.id).await.expect("read"), Some(first.clone()), "tombstones are readable");
+    catalog.forget_sandbox(&first.id).await.expect("forget");
+    catalog.forget_sandbox(&other.id).await.expect("forget");
+    assert!(matches!(catalog.update_sandbox(&first).await, Err(CatalogError::Missing { .. })));
+}
+
+async fn slots_are_unique_and_reused(catalog: &dyn Catalog) {
+    let all = [sandbox(None, &[]), sandbox(None, &[]), sandbox(None, &[])];
+    assert_eq!(catalog.insert_sandbox(&all[0], 2).await.expect("slot"), 0);
+    assert_eq!(catalog.insert_sandbox(&all[1], 2).await.expect("slot"), 1);
+    assert!(matches!(catalog.insert_sandbox(&all[2], 2).await, Err(CatalogError::NoSlot { slots: 2 })));
+    catalog.release_slot(&all[0].id).await.expect("release");
+    assert_eq!(catalog.slot(&all[0].id).await.expect("read"), None);
+    assert_eq!(catalog.insert_sandbox(&all[2], 2).await.expect("slot"), 0, "the lowest free slot");
+    assert_eq!(catalog.slot(&all[1].id).await.expect("read"), Some(1));
+    for record in &all {
+        catalog.forget_sandbox(&record.id).await.expect("forget");
+    }
+}
+
+async fn lists_filter_and_page(catalog: &dyn Catalog) {
+    let mut all = vec![sandbox(Some("a"), &[("k", "1"), ("role", "x")]), sandbox(None, &[("k", "1")]), sandbox(None, &[])];
+    all[2].state = SandboxState::Stopped;
+    for record in &all {
+        catalog.insert_sandbox(record, 9).await.expect("insert");
+    }
+    let filter = SandboxFilter { limit: 10, ..SandboxFilter::default() };
+    let ids = |list: &[SandboxRecord]| list.iter().map(|r| r.id.clone()).collect::<Vec<_>>();
+    assert_eq!(ids(&catalog.sandboxes(&filter).await.expect("list")), ids(&all), "oldest first");
+    let labelled = SandboxFilter { labels: vec![("k".into(), "1".into()), ("role".into(), "x".into())], ..filter.clone() };
+    assert_eq!(ids(&catalog.sandboxes(&labelled).await.expect("list")), ids(&all[..1]), "every label must match");
+    let stopped = SandboxFilter { states: vec![SandboxState::Stopped], ..filter.clone() };
+    assert_eq!(ids(&catalog.sandboxes(&stopped).await.expect("list")), ids(&all[2..]));
+    let paged = SandboxFilter { after: Some(all[0].id.clone()), limit: 1, ..filter.clone() };
+    assert_eq!(ids(&catalog.sandboxes(&paged).await.expect("list")), ids(&all[1..2]));
+    all[1].ended = Some(Timestamp::now());
+    catalog.update_sandbox(&all[1]).await.expect("update");
+    assert_eq!(catalog.sandboxes(&filter).await.expect("list").len(), 2, "ended ones only when asked for");
+    let with_ended = SandboxFilter { include_ended: true, ..filter };
+    assert_eq!(catalog.sandboxes(&with_ended).await.expect("list"), all);
+    for record in &all {
+        catalog.forget_sandbox(&record.id).await.expect("forget");
+    }
+}
+
+async fn snapshots_compare_labels(catalog: &dyn Catalog) {
+    let source = SandboxId::generate();
+    let mut kept = snapshot(&source, false);
+    let fork = snapshot(&source, true);
+    catalog.insert_snapshot(&kept).await.expect("insert");
+    catalog.insert_snapshot(&fork).await.expect("insert");
+    let filter = SnapshotFilter { limit: 10, ..SnapshotFilter::default() };
+    assert_eq!(catalog.snapshots(&filter).await.expect("list"), vec![kept.clone()], "a fork's own is not listed");
+    let all = SnapshotFilter { include_temporary: true, source: Some(source), ..filter };
+    assert_eq!(catalog.snapshots(&all).await.expect("list"), vec![fork.clone(), kept.clone()], "newest first");
+    kept.labels.insert("a".into(), "b".into());
+    let none = BTreeMap::new();
+    catalog.update_snapshot(&kept, Some(&none)).await.expect("labels were as expected");
+    assert!(matches!(catalog.update_snapshot(&kept, Some(&none)).await, Err(CatalogError::LabelsChanged { .. })));
+    assert_eq!(catalog.snapshot(&kept.id).await.expect("read"), Some(kept.clone()));
+    for id in [&kept.id, &fork.id, &kept.id] {
+        catalog.remove_snapshot(id).await.expect("remove, twice too");
+    }
+    assert!(matches!(catalog.update_snapshot(&kept, None).await, Err(CatalogError::Missing { .. })));
+}
+
+async fn the_first_answer_stays(catalog: &dyn Catalog) {
+    let answer = |body: &str| KeptAnswer {
+        fingerprint: "f".into(),
+        status: 201,
+        body: body.into(),
+        created: Timestamp(5_000),
+    };
+    catalog.keep_answer("admin", "k", &answer("1")).await.expect("keep");
+    catalog.keep_answer("admin", "k", &answer("2")).await.expect("keep");
+    assert_eq!(catalog.kept_answer("admin", "k").await.expect("read"), Some(answer("1")));
+    assert_eq!(catalog.kept_answer("other", "k").await.expect("read"), None, "keys belong to an account");
+    assert_eq!(catalog.forget_answers(Timestamp(5_000)).await.expect("forget"), 0);
+    assert_eq!(catalog.forget_answers(Timestamp(5_001)).await.expect("forget"), 1);
+}
+
+async fn usage_adds_up(catalog: &dyn Catalog) {
+    let id = SandboxId::generate();
+    let more = Usage { running_ms: 10, cpu_us: 20, memory_mib_ms: 30 };
+    catalog.add_usage(&id, more).await.expect("add");
+    catalog.add_usage(&id, more).await.expect("add");
+    let sum = Usage { running_ms: 20, cpu_us: 40, memory_mib_ms: 60 };
+    assert_eq!(catalog.usage_of(&id).await.expect("read"), sum);
+    assert_eq!(catalog.usage_of(&SandboxId::generate()).await.expect("read"), Usage::default());
+    assert_eq!(catalog.usage(5).await.expect("read"), vec![(id, sum)]);
+}
+
+async fn settings_are_kept(catalog: &dyn Catalog) {
+    catalog.set_setting("org", "1").await.expect("set");
+    catalog.set_setting("org", "2").await.expect("set");
+    assert_eq!(catalog.setting("org").await.expect("read").as_deref(), Some("2"));
+    assert_eq!(catalog.setting("none").await.expect("read"), None);
+}

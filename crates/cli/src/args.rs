@@ -1,0 +1,139 @@
+//! The words of the command line. Help is these comments.
+
+use crate::commands;
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// An undo button for agents: fork a live machine, try a step in the copy, keep it or throw it away.
+#[derive(Debug, Parser)]
+#[command(name = "branchbox", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "Exit codes: 0 done, 1 your or the sandbox's failure, 2 usage, 3 cannot run here or no node answers, \
+    70 internal. `exec` ends as its command does: its code, 128+n for signal n, 124 for a time limit, 125 when it could \
+    not start.")]
+pub struct Cli {
+    /// What every command takes.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What every command takes.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Every command")]
+pub struct Global {
+    /// Address of a node [default: $BRANCHBOX_API_URL, $RUNTIME_API_URL, the socket in the state directory]
+    #[arg(long, global = true, value_name = "URL")]
+    pub url: Option<String>,
+    /// File that holds the key [default: $BRANCHBOX_API_KEY, $RUNTIME_API_KEY, STATE/admin.key]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+    /// Where a node keeps everything [default: $BRANCHBOX_STATE_DIR, /var/lib/branchbox]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// Print one JSON value instead of text
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// Every command; help is on each one's own arguments.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Try(crate::attempt::TryArgs),
+    Serve(commands::serve::ServeArgs),
+    /// Say what this machine can do, and what it lacks
+    Doctor,
+    /// A verb on sandboxes, said flat.
+    #[command(flatten)]
+    Sandbox(SandboxVerb),
+    /// List and keep snapshots
+    #[command(subcommand)]
+    Snapshots(commands::snapshots::SnapshotsVerb),
+    /// The same verbs on sandboxes, as in scripts for the Runtime command line
+    #[command(subcommand, hide = true)]
+    Sandboxes(SandboxVerb),
+}
+
+/// Verbs on sandboxes; help is on each one's own arguments.
+#[derive(Debug, Subcommand)]
+pub enum SandboxVerb {
+    Create(commands::create::CreateArgs),
+    Exec(commands::exec::ExecArgs),
+    Ls(commands::ls::LsArgs),
+    Get(commands::get::GetArgs),
+    Fork(commands::fork::ForkArgs),
+    Snapshot(commands::snapshot::SnapshotArgs),
+    Rm(commands::rm::RmArgs),
+    Stop(commands::stop::StopArgs),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    fn parse(words: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(words.split(' '))
+    }
+
+    #[test]
+    fn the_words_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_of_the_spine_parses() {
+        for words in [
+            "branchbox try -- make test",
+            "branchbox try --verify true --yes --mask *.env --mask secrets -- make test",
+            "branchbox serve --listen 127.0.0.1:7070 --state-dir /tmp/s --end-sandboxes",
+            "branchbox doctor --json",
+            "branchbox create --name web --label a=b --env K=V --vcpu 1 --memory 512 --disk 2G",
+            "branchbox create --snapshot s",
+            "branchbox exec web --cwd /tmp --env A=B --timeout 5m -- ls -l",
+            "branchbox ls --all --label a=b --state running",
+            "branchbox get web",
+            "branchbox fork web --count 16 --name copy --keep-snapshot",
+            "branchbox snapshot web --name ready --retention 30",
+            "branchbox snapshots ls --sandbox web",
+            "branchbox snapshots get s",
+            "branchbox snapshots update s --name n --label a=b",
+            "branchbox snapshots extend s 30",
+            "branchbox snapshots rm s t",
+            "branchbox rm --all --snapshots",
+            "branchbox rm a b",
+            "branchbox stop web",
+            "branchbox sandboxes fork web",
+            "branchbox --url http://127.0.0.1:7070 --key-file /k ls",
+        ] {
+            assert!(parse(words).is_ok(), "{words}: {}", parse(words).expect_err("checked"));
+        }
+    }
+
+    #[test]
+    fn nonsense_is_usage() {
+        for words in [
+            "branchbox",
+            "branchbox frobnicate",
+            "branchbox create --image a --snapshot b",
+            "branchbox create --label x",
+            "branchbox fork web --count 0",
+            "branchbox rm",
+            "branchbox try",
+            "branchbox try --online --allow h -- true",
+            "branchbox exec web",
+            "branchbox ls --key secret",
+        ] {
+            assert!(parse(words).is_err(), "{words}");
+        }
+    }
+
+    #[test]
+    fn a_steps_own_flags_are_its_own() {
+        let cli = parse("branchbox try -- grep --json -r x").expect("parses");
+        assert!(!cli.global.json);
+        let Command::Try(args) = cli.command else { panic!("not try") };
+        assert_eq!(args.step, ["grep", "--json", "-r", "x"]);
+    }
+}

@@ -1,0 +1,323 @@
+//! Bringing every task of a sandbox to a stop, and letting go again.
+//!
+//! The cgroup is frozen first: attaching to a thread while another one of its process is in `execve` would deadlock a
+//! single-threaded tracer. Under the freezer each task is seized and interrupted, which works with the freezer of cgroup v2
+//! and not with that of v1. Then results of interrupted calls are repaired, and the cgroup is thawed at once: from there on
+//! every task is held by its ptrace stop alone, so that a keeper that dies lets all of them run on by itself.
+//!
+//! Invariant: whoever drops a [`Stopped`] leaves no task stopped or traced and the cgroup thawed.
+
+use crate::error::{CaptureError, Refusal};
+use crate::live;
+use crate::procfs::{self, Status};
+use crate::fault;
+use branchbox_sys::ptrace::{self, Registers, Stop};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long the freezer, and then each task, may take.
+const STOP_MAX: Duration = Duration::from_millis(2000);
+/// How often a sandbox that is caught in the middle of a vfork is let go and stopped again.
+const ATTEMPTS: u32 = 40;
+/// Between attempts.
+const ATTEMPT_PAUSE: Duration = Duration::from_millis(5);
+/// Below this a wait spins, since a stop usually takes a few microseconds.
+const SPIN: Duration = Duration::from_micros(500);
+
+const OPTIONS: u64 = ptrace::SUSPEND_SECCOMP | ptrace::TRACE_SYSGOOD;
+const ERESTARTNOHAND: u64 = (-514i64).cast_unsigned();
+const EINTR: u64 = (-4i64).cast_unsigned();
+
+/// System calls that answer a mere stop with `EINTR` (signal(7), "interruption by stop signals", and the sources of
+/// epoll, semop, sigtimedwait and AIO): epoll_wait, epoll_pwait, epoll_pwait2, rt_sigtimedwait, semop, semtimedop,
+/// io_getevents, io_pgetevents, and socket calls with a timeout (recvmsg, recvfrom, recvmmsg, sendmsg, sendto, sendmmsg,
+/// accept, accept4, connect).
+const INTERRUPTED_BY_STOP: &[u64] = &[232, 281, 441, 128, 65, 220, 208, 333, 47, 45, 299, 46, 44, 307, 43, 288, 42];
+
+/// A stopped task.
+#[derive(Debug)]
+pub(crate) struct Task {
+    /// Host id.
+    pub tid: i32,
+    /// Host id of its process.
+    pub pid: i32,
+    /// As stopped, after repair.
+    pub registers: Registers,
+    /// Stopped by this job-control signal before we came.
+    pub group_stop: Option<i32>,
+}
+
+/// Every task of a sandbox, stopped.
+#[derive(Debug)]
+pub(crate) struct Stopped {
+    freezer: Freezer,
+    pub tasks: Vec<Task>,
+    seized: Vec<i32>,
+}
+
+/// The freezer of a cgroup of version 2.
+#[derive(Debug)]
+struct Freezer(PathBuf);
+
+impl Freezer {
+    fn set(&self, frozen: bool) -> io::Result<()> {
+        fs::write(self.0.join("cgroup.freeze"), if frozen { "1" } else { "0" })
+    }
+
+    fn is_frozen(&self) -> io::Result<bool> {
+        Ok(fs::read_to_string(self.0.join("cgroup.events"))?.lines().any(|line| line == "frozen 1"))
+    }
+
+    fn freeze(&self) -> Result<(), CaptureError> {
+        let begin = Instant::now();
+        self.set(true).map_err(CaptureError::io("freezing the cgroup"))?;
+        while !self.is_frozen().map_err(CaptureError::io("reading cgroup.events"))? {
+            if begin.elapsed() > STOP_MAX {
+                let waited_ms = begin.elapsed().as_millis() as u64;
+                return Err(CaptureError::Stop { waited_ms, what: "the cgroup did not freeze".into() });
+            }
+            pause(begin);
+        }
+        Ok(())
+    }
+}
+
+fn pause(begin: Instant) {
+    if begin.elapsed() < SPIN {
+        std::thread::yield_now();
+    } else {
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// Processes in a cgroup and everything below it, as host ids, with the path below `cgroup`.
+pub(crate) fn processes(cgroup: &Path) -> io::Result<Vec<(i32, String)>> {
+    fn walk(directory: &Path, below: &str, all: &mut Vec<(i32, String)>) -> io::Result<()> {
+        let text = fs::read_to_string(directory.join("cgroup.procs"))?;
+        all.extend(text.lines().filter_map(|line| Some((line.trim().parse().ok()?, below.to_owned()))));
+        for entry in fs::read_dir(directory)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                let inner = if below.is_empty() { name } else { format!("{below}/{name}") };
+                walk(&entry.path(), &inner, all)?;
+            }
+        }
+        Ok(())
+    }
+    let mut all = Vec::new();
+    walk(cgroup, "", &mut all)?;
+    Ok(all)
+}
+
+enum Caught {
+    All(Stopped),
+    Vfork(i32),
+    OnStub(i32),
+}
+
+impl Stopped {
+    /// Stops every task in `cgroup`.
+    ///
+    /// # Errors
+    /// [`CaptureError::Stop`] when one does not stop in time, [`CaptureError::Refused`] when one is traced by another.
+    /// In either case nothing is left stopped.
+    pub(crate) fn stop(cgroup: &Path) -> Result<Self, CaptureError> {
+        let begin = Instant::now();
+        let mut blocker = (0, "");
+        for _ in 0..ATTEMPTS {
+            match Self::attempt(cgroup)? {
+                Caught::All(stopped) => return Ok(stopped),
+                Caught::Vfork(pid) => blocker = (pid, "in vfork"),
+                Caught::OnStub(tid) => blocker = (tid, "coming back from a capture that was cut off"),
+            }
+            std::thread::sleep(ATTEMPT_PAUSE);
+        }
+        let what = format!("process {} ({}) is {}", inside(blocker.0), procfs::name(blocker.0), blocker.1);
+        Err(CaptureError::Stop { waited_ms: begin.elapsed().as_millis() as u64, what })
+    }
+
+    fn attempt(cgroup: &Path) -> Result<Caught, CaptureError> {
+        let mut stopped = Self { freezer: Freezer(cgroup.to_owned()), tasks: Vec::new(), seized: Vec::new() };
+        let step = |name: &'static str| fault::point(name).map_err(CaptureError::io(name));
+        step("stop.begin")?;
+        stopped.freezer.freeze()?;
+        step("stop.frozen")?;
+        let tasks = list(cgroup).map_err(CaptureError::io("listing tasks"))?;
+        for &(tid, _) in &tasks {
+            if in_vfork(tid) {
+                return Ok(Caught::Vfork(tid));
+            }
+            refuse_traced(tid)?;
+        }
+        for &(tid, pid) in &tasks {
+            stopped.seize(tid, pid)?;
+        }
+        step("stop.seized")?;
+        for task in &mut stopped.tasks {
+            let failed = format!("repairing task {}", task.tid);
+            repair_interrupted(task).and_then(|()| leave_rseq(task)).map_err(CaptureError::io(failed))?;
+        }
+        step("stop.repaired")?;
+        if let Some(task) = stopped.tasks.iter().find(|task| live::on_stub(task)) {
+            return Ok(Caught::OnStub(task.tid));
+        }
+        stopped.freezer.set(false).map_err(CaptureError::io("thawing the cgroup"))?;
+        step("stop.thawed")?;
+        Ok(Caught::All(stopped))
+    }
+
+    fn seize(&mut self, tid: i32, pid: i32) -> Result<(), CaptureError> {
+        let failed = |what: &str| CaptureError::io(format!("{what} task {tid} ({})", procfs::name(tid)));
+        let was_stopped = procfs::Stat::read(tid).map_err(failed("reading"))?.state() == 'T';
+        ptrace::seize(tid, OPTIONS).map_err(failed("seizing"))?;
+        self.seized.push(tid);
+        if !was_stopped {
+            ptrace::interrupt(tid).map_err(failed("interrupting"))?;
+        }
+        let signal = wait_stop(tid)?;
+        let registers = ptrace::registers(tid).map_err(failed("reading registers of"))?;
+        let group_stop = (was_stopped && signal != 5).then_some(signal);
+        self.tasks.push(Task { tid, pid, registers, group_stop });
+        Ok(())
+    }
+
+    /// Lets every task run on.
+    pub(crate) fn release(mut self) {
+        self.let_go();
+    }
+
+    fn let_go(&mut self) {
+        for tid in self.seized.drain(..) {
+            // A task that is gone was killed meanwhile and needs nothing.
+            let _ = ptrace::detach(tid);
+        }
+        let _ = self.freezer.set(false);
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+fn list(cgroup: &Path) -> io::Result<Vec<(i32, i32)>> {
+    let mut tasks = Vec::new();
+    for (pid, _) in processes(cgroup)? {
+        for tid in procfs::threads(pid)? {
+            tasks.push((tid, pid));
+        }
+    }
+    Ok(tasks)
+}
+
+/// Waits for a seized task's stop and gives the signal it reports (SIGTRAP for our own interruption).
+fn wait_stop(tid: i32) -> Result<i32, CaptureError> {
+    let begin = Instant::now();
+    loop {
+        match ptrace::try_wait(tid).map_err(CaptureError::io(format!("waiting for task {tid}")))? {
+            Some(Stop::Event(signal)) => return Ok(signal),
+            Some(Stop::Exited(_) | Stop::Killed(_)) => {
+                let waited_ms = begin.elapsed().as_millis() as u64;
+                return Err(CaptureError::Stop { waited_ms, what: format!("task {tid} ended meanwhile") });
+            }
+            Some(_) => ptrace::cont(tid, 0).map_err(CaptureError::io("continuing to the stop"))?,
+            None if begin.elapsed() > STOP_MAX => {
+                let waited_ms = begin.elapsed().as_millis() as u64;
+                let what = format!("process {} ({})", inside(tid), procfs::name(tid));
+                return Err(CaptureError::Stop { waited_ms, what });
+            }
+            None => pause(begin),
+        }
+    }
+}
+
+/// The pid inside of a host pid.
+pub(crate) fn inside(pid: i32) -> i32 {
+    Status::read(pid).map_or(0, |status| status.inside("NSpid"))
+}
+
+/// Whether a task waits for its vfork child, in which no stop can reach it: vfork, or clone with `CLONE_VFORK`.
+fn in_vfork(tid: i32) -> bool {
+    const CLONE_VFORK: u64 = 0x4000;
+    let Ok(text) = fs::read_to_string(procfs::path(tid, "syscall")) else { return false };
+    let mut words = text.split_whitespace();
+    let number = words.next().unwrap_or("");
+    let first = words.next().and_then(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok()).unwrap_or(0);
+    match number {
+        "58" => true,
+        "56" => first & CLONE_VFORK != 0,
+        "435" => clone3_flags(tid, first).is_some_and(|flags| flags & CLONE_VFORK != 0),
+        _ => false,
+    }
+}
+
+fn clone3_flags(tid: i32, address: u64) -> Option<u64> {
+    use std::os::unix::fs::FileExt;
+    let mut raw = [0u8; 8];
+    fs::File::open(procfs::path(tid, "mem")).ok()?.read_exact_at(&mut raw, address).ok()?;
+    Some(u64::from_le_bytes(raw))
+}
+
+fn refuse_traced(tid: i32) -> Result<(), CaptureError> {
+    let status = Status::read(tid).map_err(CaptureError::io(format!("reading the status of task {tid}")))?;
+    let tracer = status.number("TracerPid") as i32;
+    if tracer == 0 {
+        return Ok(());
+    }
+    Err(CaptureError::Refused(Box::new(Refusal {
+        pid: status.inside("NSpid"),
+        process: procfs::name(tid),
+        object: format!("a tracer, process {} ({})", inside(tracer), procfs::name(tracer)),
+        why: "a task can have only one tracer".into(),
+        hint: "end the debugger or tracer and try again".into(),
+    })))
+}
+
+/// A call that only our stop interrupted is never seen to fail: with this result the kernel makes the call again, or gives
+/// the real `EINTR` when a handler runs.
+fn repair_interrupted(task: &mut Task) -> io::Result<()> {
+    let registers = &mut task.registers;
+    if registers.rax == EINTR && INTERRUPTED_BY_STOP.contains(&registers.orig_rax) {
+        registers.rax = ERESTARTNOHAND;
+        ptrace::set_registers(task.tid, registers)?;
+    }
+    Ok(())
+}
+
+/// A thread inside a restartable sequence goes on at the sequence's abort address, as after any interruption: its system
+/// calls on our behalf end the sequence (rseq(2), `struct rseq_cs`: version, flags, start, length, abort address).
+fn leave_rseq(task: &mut Task) -> io::Result<()> {
+    use std::os::unix::fs::FileExt;
+    let rseq = ptrace::rseq(task.tid)?;
+    if rseq.address == 0 {
+        return Ok(());
+    }
+    let memory = fs::File::open(procfs::path(task.pid, "mem"))?;
+    let mut raw = [0u8; 32];
+    memory.read_exact_at(&mut raw[..8], rseq.address + 8)?;
+    let word = |raw: &[u8], at: usize| u64::from_le_bytes(std::array::from_fn(|i| raw[at + i]));
+    let section = word(&raw, 0);
+    if section != 0 && memory.read_exact_at(&mut raw, section).is_ok() {
+        let (start, length, abort) = (word(&raw, 8), word(&raw, 16), word(&raw, 24));
+        if task.registers.rip.wrapping_sub(start) < length {
+            task.registers.rip = abort;
+            ptrace::set_registers(task.tid, &task.registers)?;
+        }
+    }
+    Ok(())
+}
+
+/// Puts right what a keeper that died during a capture left: a frozen cgroup, threads on the stub, stub bytes.
+///
+/// # Errors
+/// As a capture's own stop.
+pub fn recover(cgroup: &Path) -> Result<(), CaptureError> {
+    let stopped = Stopped::stop(cgroup)?;
+    live::wipe_leftovers(&stopped.tasks).map_err(CaptureError::io("wiping a dead keeper's stub"))?;
+    stopped.release();
+    Ok(())
+}

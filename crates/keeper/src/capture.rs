@@ -1,0 +1,123 @@
+//! One capture: the guest's table is held, the processes stand still, memory and files are taken, everything goes on.
+//!
+//! Whatever fails, the guest is resumed and the image directory of a capture that did not come about is removed. A layer
+//! may have been taken by then; it has the name the node chose, and the node removes it.
+
+use crate::failure::{Failure, chain};
+use crate::guest::{Guest, Held};
+use crate::listen;
+use crate::machine;
+use crate::start::Live;
+use branchbox_jail::cgroup::Part;
+use branchbox_layers::LayerError;
+use branchbox_model::Code;
+use branchbox_protocol::keeper::{CaptureReport, KeeperConfig};
+use std::path::Path;
+use std::time::Instant;
+
+/// Saves the machine into `image`, a new directory, and its files into `layer`; without an image the files alone.
+///
+/// # Errors
+/// [`Failure`]; the source runs on.
+pub fn capture(config: &KeeperConfig, live: &mut Live, image: Option<&Path>, layer: &Path) -> Result<CaptureReport, Failure> {
+    let begun = Instant::now();
+    // Less to flush in the pause; without it the pause is longer and nothing else.
+    if let Err(error) = branchbox_layers::start_writeback(&config.root.upper) {
+        tracing::warn!("{}", chain(&error));
+    }
+    let held = hold(config, live)?;
+    let taken = take(config, live, held, image, layer);
+    resume(config, live)?;
+    let mut report = taken?;
+    report.total_us = micros(begun);
+    tracing::info!(pause_us = report.pause_us, total_us = report.total_us, processes = report.processes, "captured");
+    Ok(report)
+}
+
+/// A connection that an earlier failure spoiled is made anew once.
+fn hold(config: &KeeperConfig, live: &mut Live) -> Result<Held, Failure> {
+    live.guest.hold().or_else(|failure| {
+        tracing::warn!("{failure}; connecting again");
+        live.guest = Guest::connect(&listen::guest_path(config))?;
+        live.guest.hold()
+    })
+}
+
+/// A hold ends with its connection too.
+fn resume(config: &KeeperConfig, live: &mut Live) -> Result<(), Failure> {
+    live.guest.resume().or_else(|failure| {
+        tracing::warn!("{failure}; connecting again");
+        live.guest = Guest::connect(&listen::guest_path(config))?;
+        Ok(())
+    })
+}
+
+fn take(config: &KeeperConfig, live: &Live, held: Held, image: Option<&Path>, layer: &Path) -> Result<CaptureReport, Failure> {
+    let root = &config.root;
+    let mut layer_failure = None;
+    let mut take_layer = || {
+        let taken = branchbox_layers::capture_layer(&root.upper, layer, root.driver);
+        taken.map(drop).map_err(|error| {
+            let failure = layer_failed(&error);
+            let text = failure.to_string();
+            layer_failure = Some(failure);
+            text
+        })
+    };
+    let report = match image {
+        Some(image) => take_machine(config, live, held, image, &mut take_layer),
+        None => take_files(live, &mut take_layer),
+    };
+    // The engine knows of a failed layer only its text.
+    report.map_err(|failure| layer_failure.unwrap_or(failure))
+}
+
+type TakeLayer<'a> = &'a mut dyn FnMut() -> Result<(), String>;
+
+fn take_machine(config: &KeeperConfig, live: &Live, held: Held, image: &Path, layer: TakeLayer<'_>) -> Result<CaptureReport, Failure> {
+    make_image(image)?;
+    let work = live.cgroup.work_path();
+    match machine::capture(config, live.jail.pid, &work, held, image, layer) {
+        Ok(captured) => Ok(CaptureReport {
+            pause_us: captured.pause_us,
+            total_us: 0,
+            memory_bytes: captured.memory_bytes,
+            record_bytes: captured.record_bytes,
+            processes: captured.processes,
+            threads: captured.threads,
+            notes: machine::notes(captured.notes),
+        }),
+        Err(error) => {
+            if let Err(error) = std::fs::remove_dir_all(image) {
+                tracing::warn!("cannot remove {}: {error}", image.display());
+            }
+            Err(error.into())
+        }
+    }
+}
+
+/// The files alone: the commands stand still for as long as the layer takes.
+fn take_files(live: &Live, layer: TakeLayer<'_>) -> Result<CaptureReport, Failure> {
+    let begun = Instant::now();
+    live.cgroup.freeze(Part::Work)?;
+    let taken = layer();
+    live.cgroup.thaw(Part::Work)?;
+    let pause_us = micros(begun);
+    taken.map_err(|text| Failure::new(Code::CaptureFailed, text))?;
+    Ok(CaptureReport { pause_us, total_us: 0, memory_bytes: 0, record_bytes: 0, processes: 0, threads: 0, notes: Vec::new() })
+}
+
+fn layer_failed(error: &LayerError) -> Failure {
+    let full = error.source_io().is_some_and(|source| source.kind() == std::io::ErrorKind::StorageFull);
+    Failure::of(if full { Code::DiskFull } else { Code::CaptureFailed }, error)
+}
+
+fn make_image(image: &Path) -> Result<(), Failure> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    let made = std::fs::DirBuilder::new().mode(0o700).create(image);
+    made.map_err(|e| Failure::io(format_args!("make {}", image.display()), e))
+}
+
+fn micros(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,159 @@
+//! From records to what clients see.
+
+use branchbox_api::{Durability, NetworkRules, Note, OnTimeout, SandboxInfo, Shape, SnapshotInfo};
+use branchbox_catalog::{SandboxRecord, SnapshotRecord};
+use branchbox_model::{SandboxState, SnapshotState};
+use branchbox_protocol::keeper;
+use serde_json::Value;
+
+/// Most notes in one answer; the rest is counted.
+const NOTES_MAX: usize = 50;
+
+/// Keys of the settings that are kept as they were asked for.
+pub(crate) mod settings {
+    pub(crate) const AUTO_WAKE: &str = "autoWake";
+    pub(crate) const PERSISTENT: &str = "persistent";
+    pub(crate) const CPU_FLOOR: &str = "cpuFloorMillis";
+    pub(crate) const TIMEOUT: &str = "timeoutSeconds";
+    pub(crate) const ENDS_AT: &str = "endsAtMs";
+    pub(crate) const ON_TIMEOUT: &str = "onTimeout";
+}
+
+fn status(state: SandboxState) -> &'static str {
+    match state {
+        SandboxState::Starting | SandboxState::Resuming => "pending",
+        SandboxState::Running => "active",
+        SandboxState::Pausing | SandboxState::Paused => "paused",
+        SandboxState::Stopping => "stopping",
+        SandboxState::Stopped => "stopped",
+    }
+}
+
+/// When a sandbox's time limit ends, if it has one.
+pub(crate) fn ends_at(record: &SandboxRecord) -> Option<branchbox_model::Timestamp> {
+    record.detail.settings.get(settings::ENDS_AT).and_then(Value::as_i64).map(branchbox_model::Timestamp)
+}
+
+pub(crate) fn on_timeout(record: &SandboxRecord) -> OnTimeout {
+    let word = record.detail.settings.get(settings::ON_TIMEOUT).cloned();
+    word.and_then(|word| serde_json::from_value(word).ok()).unwrap_or(OnTimeout::Stop)
+}
+
+pub(crate) fn sandbox(record: &SandboxRecord) -> SandboxInfo {
+    let detail = &record.detail;
+    let truth = |key: &str, default| detail.settings.get(key).and_then(Value::as_bool).unwrap_or(default);
+    let number = |key: &str| detail.settings.get(key).and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
+    let from_image = detail.snapshot.is_none() && detail.forked_from.is_none();
+    SandboxInfo {
+        id: record.id.to_string(),
+        kind: "sandbox".into(),
+        name: record.name.clone(),
+        labels: record.labels.clone(),
+        state: record.state,
+        status: status(record.state).into(),
+        region: "local".into(),
+        funding: "paid".into(),
+        vcpu: detail.limits.vcpus.0,
+        memory_mib: detail.limits.memory.0,
+        disk_mib: detail.limits.disk.0,
+        cpu: "shared".into(),
+        cpu_floor_millis: number(settings::CPU_FLOOR).unwrap_or(50),
+        pausable: false,
+        timeout_seconds: number(settings::TIMEOUT),
+        ends_at: ends_at(record),
+        expires_at: ends_at(record),
+        on_timeout: on_timeout(record),
+        on_lease_end: on_timeout(record),
+        idle_pause_seconds: 0,
+        auto_wake: truth(settings::AUTO_WAKE, true),
+        persistent: truth(settings::PERSISTENT, false),
+        user: detail.user,
+        last_active_at: Some(detail.last_active),
+        created_at: record.created,
+        ready_at: detail.ready,
+        ended_at: record.ended.or(detail.stopped),
+        paused_at: None,
+        paused_expires_at: None,
+        stop_reason: detail.stop_reason,
+        image: from_image.then(|| "host".to_owned()),
+        snapshot: detail.snapshot.as_ref().map(ToString::to_string),
+        secrets: None,
+        env_names: detail.env.keys().cloned().collect(),
+        charged_micros: 0,
+        held_micros: 0,
+        replayed: false,
+        reused: false,
+        timings: None,
+        notes: Vec::new(),
+    }
+}
+
+pub(crate) fn snapshot(record: &SnapshotRecord) -> SnapshotInfo {
+    let detail = &record.detail;
+    let ready = record.state == SnapshotState::Ready;
+    SnapshotInfo {
+        id: record.id.to_string(),
+        kind: "snapshot".into(),
+        mode: detail.mode,
+        status: if ready { "active" } else { "pending" }.into(),
+        state: record.state,
+        name: record.name.clone(),
+        labels: record.labels.clone(),
+        source_sandbox_id: record.source.to_string(),
+        shape: Shape {
+            vcpu: detail.limits.vcpus.0,
+            memory_mib: detail.limits.memory.0,
+            disk_mib: detail.limits.disk.0,
+            memory_guarantee: "shared".into(),
+        },
+        retention_days: detail.retention_days,
+        stored_bytes: detail.stored_bytes,
+        metered_bytes: detail.stored_bytes,
+        backed_up: false,
+        compression_pending: false,
+        durability: Durability { state: "none".into(), durable_at: None, stored_bytes: None },
+        error: detail.error.clone(),
+        created_at: record.created,
+        ready_at: detail.ready,
+        expires_at: expires(record),
+        timings: None,
+        notes: Vec::new(),
+    }
+}
+
+/// When a snapshot's retention ends.
+pub(crate) fn expires(record: &SnapshotRecord) -> Option<branchbox_model::Timestamp> {
+    record.detail.retention_days.map(|days| record.created.plus_seconds(i64::from(days) * 86_400))
+}
+
+/// Rules of a node without a gateway: nothing leaves. `enforced` is what the keeper found by looking.
+pub(crate) fn network(record: &SandboxRecord, enforced: bool) -> NetworkRules {
+    let rules = &record.detail.rules;
+    NetworkRules {
+        sandbox_id: record.id.to_string(),
+        internet: false,
+        allow: Vec::new(),
+        deny: Vec::new(),
+        connect: Vec::new(),
+        version: rules.version,
+        enforced,
+        enforced_version: enforced.then_some(rules.version),
+        ports: Vec::new(),
+        open_ports: false,
+        connect_allowed: false,
+        connect_reason: Some("this node has no gateway".into()),
+        forbidden_ports: Vec::new(),
+        updated_at: rules.updated,
+    }
+}
+
+/// Notes of keepers, bounded with a truthful count.
+pub(crate) fn notes(all: impl IntoIterator<Item = keeper::Note>) -> Vec<Note> {
+    let mut notes: Vec<Note> = all.into_iter().map(|note| Note { kind: note.kind, pid: note.pid, detail: note.detail }).collect();
+    if notes.len() > NOTES_MAX {
+        let more = notes.len() - NOTES_MAX;
+        notes.truncate(NOTES_MAX);
+        notes.push(Note { kind: "more".into(), pid: None, detail: format!("and {more} more") });
+    }
+    notes
+}

@@ -1,0 +1,159 @@
+//! A sandbox that is not deleted, as the node holds it: its record, and its keeper and guest while it runs.
+//!
+//! Locks, always taken in this order: `change` (one transition of state at a time), `capture` (one capture of a source
+//! at a time), `write` (one write of the record at a time). Readers take none: the record is watched.
+
+use crate::clients::{GuestClient, KeeperClient};
+use crate::error::NodeError;
+use branchbox_catalog::{Catalog, SandboxRecord, Usage};
+use branchbox_model::{SandboxId, SandboxState, Timestamp};
+use branchbox_protocol::keeper::Running;
+use std::path::Path;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// How long a call that needs a running sandbox waits for one that is starting.
+const READY_WAIT: Duration = Duration::from_secs(30);
+
+/// What talks to a running sandbox.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    pub(crate) keeper: KeeperClient,
+    pub(crate) running: Running,
+    guest: Mutex<Arc<GuestClient>>,
+    /// Processes that the memory limit has killed, as last seen.
+    pub(crate) oom_kills: AtomicU64,
+}
+
+impl Machine {
+    pub(crate) fn new(keeper: KeeperClient, guest: GuestClient, running: Running) -> Self {
+        Self { keeper, running, guest: Mutex::new(Arc::new(guest)), oom_kills: AtomicU64::new(0) }
+    }
+
+    /// The guest; connected again if the connection broke.
+    async fn guest(&self, id: &SandboxId, run_dir: &Path) -> Result<Arc<GuestClient>, NodeError> {
+        let current = Arc::clone(&self.guest.lock().unwrap_or_else(PoisonError::into_inner));
+        if !current.is_closed() {
+            return Ok(current);
+        }
+        let fresh = Arc::new(GuestClient::connect(id, run_dir).await?);
+        *self.guest.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&fresh);
+        Ok(fresh)
+    }
+}
+
+/// A sandbox in the node's hands.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) id: SandboxId,
+    record: watch::Sender<SandboxRecord>,
+    machine: Mutex<Option<Arc<Machine>>>,
+    pub(crate) change: tokio::sync::Mutex<()>,
+    pub(crate) capture: tokio::sync::Mutex<()>,
+    write: tokio::sync::Mutex<()>,
+    last_active: AtomicI64,
+    /// What is in the catalog of its use already.
+    pub(crate) metered: tokio::sync::Mutex<Usage>,
+}
+
+impl Live {
+    pub(crate) fn new(record: SandboxRecord, metered: Usage) -> Arc<Self> {
+        Arc::new(Self {
+            id: record.id.clone(),
+            last_active: AtomicI64::new(record.detail.last_active.0),
+            record: watch::Sender::new(record),
+            machine: Mutex::new(None),
+            change: tokio::sync::Mutex::new(()),
+            capture: tokio::sync::Mutex::new(()),
+            write: tokio::sync::Mutex::new(()),
+            metered: tokio::sync::Mutex::new(metered),
+        })
+    }
+
+    pub(crate) fn record(&self) -> SandboxRecord {
+        let mut record = self.record.borrow().clone();
+        record.detail.last_active = Timestamp(self.last_active.load(Ordering::Relaxed));
+        record
+    }
+
+    pub(crate) fn state(&self) -> SandboxState {
+        self.record.borrow().state
+    }
+
+    /// Notes that somebody uses it.
+    pub(crate) fn touch(&self) {
+        self.last_active.store(Timestamp::now().0, Ordering::Relaxed);
+    }
+
+    /// Changes the record, in the catalog first.
+    pub(crate) async fn update(
+        &self,
+        catalog: &dyn Catalog,
+        change: impl FnOnce(&mut SandboxRecord),
+    ) -> Result<SandboxRecord, NodeError> {
+        let _one = self.write.lock().await;
+        let mut record = self.record();
+        change(&mut record);
+        catalog.update_sandbox(&record).await?;
+        self.record.send_replace(record.clone());
+        Ok(record)
+    }
+
+    /// Changes the record in memory although the catalog may refuse: the state is a fact already.
+    pub(crate) async fn force(&self, catalog: &dyn Catalog, change: impl Fn(&mut SandboxRecord)) -> SandboxRecord {
+        match self.update(catalog, &change).await {
+            Ok(record) => record,
+            Err(error) => {
+                tracing::error!(sandbox = %self.id, %error, "a state could not be written");
+                self.record.send_modify(&change);
+                self.record()
+            }
+        }
+    }
+
+    /// Waits for a state, at most this long; answers with the record either way.
+    pub(crate) async fn wait_for(&self, state: SandboxState, wait: Duration) -> SandboxRecord {
+        self.wait_until(wait, |now| now == state || (state != SandboxState::Stopped && now == SandboxState::Stopped)).await
+    }
+
+    async fn wait_until(&self, wait: Duration, mut is_it: impl FnMut(SandboxState) -> bool) -> SandboxRecord {
+        let mut records = self.record.subscribe();
+        let reached = records.wait_for(|record| is_it(record.state));
+        let _ = tokio::time::timeout(wait, reached).await;
+        self.record()
+    }
+
+    pub(crate) fn set_machine(&self, machine: Option<Arc<Machine>>) {
+        *self.machine.lock().unwrap_or_else(PoisonError::into_inner) = machine;
+    }
+
+    /// The machine, if there is one now.
+    pub(crate) fn machine_now(&self) -> Option<Arc<Machine>> {
+        self.machine.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The machine of a running sandbox; a starting one is waited for.
+    pub(crate) async fn machine(&self) -> Result<Arc<Machine>, NodeError> {
+        let passing = [SandboxState::Starting, SandboxState::Resuming];
+        let state = if passing.contains(&self.state()) {
+            self.wait_until(READY_WAIT, |state| !passing.contains(&state)).await.state
+        } else {
+            self.state()
+        };
+        match (state, self.machine_now()) {
+            (SandboxState::Running, Some(machine)) => Ok(machine),
+            (SandboxState::Stopped | SandboxState::Stopping, _) => Err(NodeError::Stopped { id: self.id.clone() }),
+            (state, _) => Err(NodeError::NotReady { id: self.id.clone(), state }),
+        }
+    }
+
+    /// The guest of a running sandbox.
+    pub(crate) async fn guest(&self, run_dir: &Path) -> Result<(Arc<Machine>, Arc<GuestClient>), NodeError> {
+        let machine = self.machine().await?;
+        self.touch();
+        let guest = machine.guest(&self.id, run_dir).await?;
+        Ok((machine, guest))
+    }
+}

@@ -1,0 +1,128 @@
+//! What runs by the clock: metering, time limits, retention, forgetting of old answers.
+//!
+//! Use is recorded as the difference between what a sandbox's cgroup says in all and what the catalog holds already,
+//! so a node that was down in between loses nothing and counts nothing twice.
+
+use crate::error::NodeError;
+use crate::info;
+use crate::lifecycle;
+use crate::live::Live;
+use crate::node::Inner;
+use crate::snapshots;
+use branchbox_api::OnTimeout;
+use branchbox_catalog::{Catalog, SnapshotFilter, Usage};
+use branchbox_model::{SandboxState, SnapshotState, StopReason, Timestamp};
+use branchbox_protocol::keeper;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Between two rounds.
+const ROUND: Duration = Duration::from_secs(10);
+/// How long an idempotency key's answer is kept.
+const ANSWERS_KEPT_SECONDS: i64 = 24 * 3600;
+/// Snapshots looked at in one round.
+const SNAPSHOTS_MAX: u32 = 10_000;
+
+/// Runs until the node goes down.
+pub(crate) async fn run(node: Weak<Inner>, mut closing: watch::Receiver<bool>) {
+    loop {
+        tokio::select! {
+            _ = closing.wait_for(|closing| *closing) => return,
+            () = tokio::time::sleep(ROUND) => {}
+        }
+        let Some(inner) = node.upgrade() else { return };
+        all(&inner).await;
+        end_by_time(&inner).await;
+        if let Err(error) = forget_old(&inner).await {
+            tracing::warn!(%error, "old things could not be forgotten");
+        }
+    }
+}
+
+/// Records the use of every running sandbox.
+pub(crate) async fn all(inner: &Arc<Inner>) {
+    for live in inner.all_live() {
+        let Some(machine) = live.machine_now() else { continue };
+        match machine.keeper.usage().await {
+            Ok(usage) => {
+                machine.oom_kills.store(usage.oom_kills, Ordering::Relaxed);
+                record(inner, &live, usage).await;
+            }
+            Err(error) => tracing::warn!(sandbox = %live.id, %error, "its use is not known now"),
+        }
+    }
+}
+
+/// Records what a sandbox has used since the last record.
+pub(crate) async fn record(inner: &Inner, live: &Live, usage: keeper::Usage) {
+    let mut metered = live.metered.lock().await;
+    let Some(ready) = live.record().detail.ready else { return };
+    let more = difference(*metered, ready, Timestamp::now(), usage);
+    match inner.catalog.add_usage(&live.id, more).await {
+        Ok(()) => {
+            metered.running_ms += more.running_ms;
+            metered.cpu_us += more.cpu_us;
+            metered.memory_mib_ms += more.memory_mib_ms;
+        }
+        Err(error) => tracing::error!(sandbox = %live.id, %error, "its use could not be recorded yet"),
+    }
+}
+
+fn difference(metered: Usage, ready: Timestamp, now: Timestamp, usage: keeper::Usage) -> Usage {
+    let ran = u64::try_from(now.0.saturating_sub(ready.0)).unwrap_or(0);
+    let running_ms = ran.saturating_sub(metered.running_ms);
+    Usage {
+        running_ms,
+        cpu_us: usage.cpu_us.saturating_sub(metered.cpu_us),
+        memory_mib_ms: (usage.memory_bytes >> 20).saturating_mul(running_ms),
+    }
+}
+
+/// Ends sandboxes whose time is up.
+async fn end_by_time(inner: &Arc<Inner>) {
+    let now = Timestamp::now();
+    for live in inner.all_live() {
+        let record = live.record();
+        if record.state != SandboxState::Running || info::ends_at(&record).is_none_or(|end| end > now) {
+            continue;
+        }
+        let ended = match info::on_timeout(&record) {
+            OnTimeout::Delete => lifecycle::delete(inner, &live).await,
+            OnTimeout::Stop | OnTimeout::Pause => lifecycle::stop(inner, &live, StopReason::LeaseExpired).await,
+        };
+        if let Err(error) = ended {
+            tracing::error!(sandbox = %live.id, %error, "its time is up, and it could not be ended");
+        }
+    }
+}
+
+/// Removes snapshots whose retention is over, and old answers.
+async fn forget_old(inner: &Inner) -> Result<(), NodeError> {
+    let now = Timestamp::now();
+    inner.catalog.forget_answers(now.plus_seconds(-ANSWERS_KEPT_SECONDS)).await?;
+    let filter = SnapshotFilter { limit: SNAPSHOTS_MAX, ..SnapshotFilter::default() };
+    for record in inner.catalog.snapshots(&filter).await? {
+        let over = info::expires(&record).is_some_and(|end| end <= now);
+        if over && record.state != SnapshotState::Capturing {
+            snapshots::remove(inner, &record.id).await?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn use_is_what_was_not_recorded_yet() {
+        let usage = keeper::Usage { cpu_us: 500, memory_bytes: 3 << 20, ..keeper::Usage::default() };
+        let metered = Usage { running_ms: 1000, cpu_us: 200, memory_mib_ms: 7 };
+        let more = difference(metered, Timestamp(10_000), Timestamp(13_000), usage);
+        assert_eq!(more, Usage { running_ms: 2000, cpu_us: 300, memory_mib_ms: 6000 });
+        let none = difference(Usage { running_ms: 9000, cpu_us: 900, memory_mib_ms: 0 }, Timestamp(10_000), Timestamp(9_000), usage);
+        assert_eq!(none, Usage::default(), "a clock that went back counts nothing");
+    }
+}

@@ -1,0 +1,250 @@
+//! Reading and changing records: get, list, wait, update, network, usage.
+
+use crate::error::NodeError;
+use crate::info::{self, settings};
+use crate::node::Node;
+use branchbox_api::{
+    AccountLimit, DailyLimit, Limits, Me, NetworkRequest, NetworkRules, Page, SandboxInfo, UpdateRequest, Usage, UsageResource,
+};
+use branchbox_catalog::{Catalog, KeptAnswer, SandboxFilter, SandboxRecord};
+use branchbox_model::{SandboxState, Timestamp, names};
+use serde_json::json;
+use std::time::Duration;
+
+/// The wire contract's version that this node speaks.
+const API_VERSION: &str = "0.2.0";
+/// Sandboxes in one usage answer.
+const USAGE_MAX: u32 = 1000;
+/// The one account of a node.
+const ORGANISATION: &str = "local";
+
+impl Node {
+    /// Reads a sandbox; an ended one too.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub async fn get(&self, id: &str) -> Result<SandboxInfo, NodeError> {
+        match self.live(id) {
+            Ok(live) => Ok(info::sandbox(&live.record())),
+            Err(missing) => {
+                let Ok(parsed) = id.parse() else { return Err(missing) };
+                let record = self.inner.catalog.sandbox(&parsed).await?;
+                record.filter(|record| record.deleted.is_none()).map(|record| info::sandbox(&record)).ok_or(missing)
+            }
+        }
+    }
+
+    /// Reads a sandbox when it has reached a state or cannot any more, or when time is up.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub async fn wait_for(&self, id: &str, state: SandboxState, wait: Duration) -> Result<SandboxInfo, NodeError> {
+        match self.live(id) {
+            Ok(live) => Ok(info::sandbox(&live.wait_for(state, wait).await)),
+            Err(_) => self.get(id).await,
+        }
+    }
+
+    /// One page of sandboxes, oldest first.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub async fn list(&self, filter: SandboxFilter) -> Result<Page<SandboxInfo>, NodeError> {
+        let limit = filter.limit;
+        let mut records = self.inner.catalog.sandboxes(&SandboxFilter { limit: limit + 1, ..filter }).await?;
+        let more = records.len() > limit as usize;
+        records.truncate(limit as usize);
+        let next_cursor = records.last().filter(|_| more).map(|record| record.id.to_string());
+        Ok(Page { data: records.iter().map(|record| self.newest(record)).collect(), next_cursor })
+    }
+
+    /// What memory knows is never older than the catalog.
+    fn newest(&self, record: &SandboxRecord) -> SandboxInfo {
+        match self.inner.find(&record.id) {
+            Some(live) => info::sandbox(&live.record()),
+            None => info::sandbox(record),
+        }
+    }
+
+    /// Changes name, labels, variables and settings.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub async fn update(&self, id: &str, request: UpdateRequest) -> Result<SandboxInfo, NodeError> {
+        let live = self.live(id)?;
+        refuse_unavailable(&request)?;
+        let mut env = live.record().detail.env;
+        for (name, value) in request.env.clone().unwrap_or_default() {
+            match value {
+                Some(value) => drop(env.insert(name, value)),
+                None => drop(env.remove(&name)),
+            }
+        }
+        names::check_env(&env)?;
+        let record = live.update(self.inner.catalog(), |record| apply(record, request, env)).await?;
+        Ok(info::sandbox(&record))
+    }
+
+    /// The network rules in force.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub async fn network(&self, id: &str) -> Result<NetworkRules, NodeError> {
+        let live = self.live(id)?;
+        let enforced = live.machine_now().is_none_or(|machine| machine.running.enforced.closed);
+        Ok(info::network(&live.record(), enforced))
+    }
+
+    /// Replaces the network rules. Without a gateway only "nothing leaves" can be had, and that is in force already.
+    ///
+    /// # Errors
+    /// [`NodeError::NoGateway`] for anything that lets something out.
+    pub async fn set_network(&self, id: &str, request: &NetworkRequest) -> Result<NetworkRules, NodeError> {
+        let live = self.live(id)?;
+        if request.opens() {
+            return Err(NodeError::NoGateway);
+        }
+        let changed = |record: &mut SandboxRecord| {
+            record.detail.rules.version += 1;
+            record.detail.rules.updated = Timestamp::now();
+        };
+        live.update(self.inner.catalog(), changed).await?;
+        self.network(id).await
+    }
+
+    /// Who asks.
+    #[must_use]
+    pub fn me(&self) -> Me {
+        Me {
+            org_id: ORGANISATION.into(),
+            principal_id: "admin".into(),
+            credential_id: None,
+            api_version: API_VERSION.into(),
+            org_name: "branchbox".into(),
+            role: "owner".into(),
+        }
+    }
+
+    /// What there may be, and what there is.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        let running = self.inner.all_live().iter().filter(|live| live.state() != SandboxState::Stopped).count();
+        Limits {
+            access: "full".into(),
+            daily: DailyLimit { limit_micros: None, used_micros: 0, remaining_micros: None, window: "24h".into() },
+            trial: None,
+            account: vec![AccountLimit {
+                limit: "sandbox.count".into(),
+                label: "Sandboxes at once".into(),
+                unit: "sandboxes".into(),
+                max: u64::from(self.inner.config.sandboxes_max),
+                used: running as u64,
+            }],
+            credit: None,
+        }
+    }
+
+    /// What sandboxes have used; money is zero.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub async fn usage(&self) -> Result<Usage, NodeError> {
+        let mut resources = Vec::new();
+        for (id, used) in self.inner.catalog.usage(USAGE_MAX).await? {
+            let Some(record) = self.inner.catalog.sandbox(&id).await? else { continue };
+            resources.push(resource(&record, used));
+        }
+        let zero = || "0".to_owned();
+        Ok(Usage {
+            org_id: ORGANISATION.into(),
+            unit: "microdollars".into(),
+            credited: zero(),
+            spent: zero(),
+            held: zero(),
+            expired: zero(),
+            available: zero(),
+            taken_back: zero(),
+            resources,
+        })
+    }
+
+    /// The answer kept for an idempotency key.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub async fn kept_answer(&self, account: &str, key: &str) -> Result<Option<KeptAnswer>, NodeError> {
+        Ok(self.inner.catalog.kept_answer(account, key).await?)
+    }
+
+    /// Keeps the answer of an idempotency key.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub async fn keep_answer(&self, account: &str, key: &str, answer: &KeptAnswer) -> Result<(), NodeError> {
+        Ok(self.inner.catalog.keep_answer(account, key, answer).await?)
+    }
+}
+
+fn refuse_unavailable(request: &UpdateRequest) -> Result<(), NodeError> {
+    let unavailable = |what: &str, hint| Err(NodeError::Unavailable { what: what.into(), hint });
+    if request.idle_pause_seconds.is_some_and(|seconds| seconds > 0) {
+        return unavailable("way to pause an idle sandbox", "send idlePauseSeconds 0, or leave it out");
+    }
+    if request.on_timeout == Some(branchbox_api::OnTimeout::Pause) {
+        return unavailable("way to pause at a time limit", "send onTimeout `stop` or `delete`");
+    }
+    Ok(())
+}
+
+fn apply(record: &mut SandboxRecord, request: UpdateRequest, env: std::collections::BTreeMap<String, String>) {
+    if let Some(name) = request.name {
+        record.name = name;
+    }
+    if let Some(labels) = request.labels {
+        record.labels = labels;
+    }
+    record.detail.env = env;
+    if let Some(user) = request.user {
+        record.detail.user = user;
+    }
+    let kept = &mut record.detail.settings;
+    let mut keep = |key: &str, value: Option<serde_json::Value>| {
+        if let Some(value) = value {
+            kept.insert(key.to_owned(), value);
+        }
+    };
+    keep(settings::AUTO_WAKE, request.auto_wake.map(Into::into));
+    keep(settings::PERSISTENT, request.persistent.map(Into::into));
+    keep(settings::ON_TIMEOUT, request.on_timeout.map(|end| json!(end)));
+    match request.timeout_seconds {
+        None => {}
+        Some(0) => {
+            kept.remove(settings::TIMEOUT);
+            kept.remove(settings::ENDS_AT);
+        }
+        Some(seconds) => {
+            kept.insert(settings::TIMEOUT.into(), seconds.into());
+            kept.insert(settings::ENDS_AT.into(), Timestamp::now().plus_seconds(i64::from(seconds)).0.into());
+        }
+    }
+}
+
+fn resource(record: &SandboxRecord, used: branchbox_catalog::Usage) -> UsageResource {
+    #[expect(clippy::cast_precision_loss, reason = "shown with a few digits")]
+    let ratio = |amount: u64, unit: f64| amount as f64 / unit;
+    let state = if record.deleted.is_some() { "deleted".into() } else { json!(record.state).as_str().unwrap_or_default().to_owned() };
+    UsageResource {
+        resource_id: record.id.to_string(),
+        name: record.name.clone(),
+        kind: "sandbox".into(),
+        state,
+        created_at: record.created,
+        vcpu: record.detail.limits.vcpus.0,
+        memory_mib: record.detail.limits.memory.0,
+        running_seconds: ratio(used.running_ms, 1e3),
+        active_cpu_seconds: ratio(used.cpu_us, 1e6),
+        memory_gib_seconds: ratio(used.memory_mib_ms, 1024.0 * 1e3),
+        charged_micros: 0,
+        held_micros: 0,
+    }
+}

@@ -1,0 +1,229 @@
+//! From a request to an answer: its name, its key, its body, its route.
+
+use crate::answer::{Answer, Answered, Failure, Origin, response};
+use crate::idempotency::{self, Keyed, Running};
+use crate::query::{Query, components};
+use crate::routes::{self, Route};
+use crate::{exec, files, sandboxes, snapshots};
+use axum::body::Body;
+use axum::http::header::AUTHORIZATION;
+use axum::http::{HeaderMap, Method, Request, Response};
+use branchbox_api::{FILE_BYTES_MAX, JSON_BYTES_MAX};
+use branchbox_model::{Code, SandboxId};
+use branchbox_node::Node;
+use bytes::Bytes;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest wait that a client may ask for, below the time it waits for an answer to begin.
+const WAIT_SECONDS_MAX: u64 = 110;
+
+/// Who may ask on a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Who has a key.
+    Key,
+    /// Whoever could open the socket.
+    Owner,
+}
+
+/// What all listeners share.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) node: Node,
+    running: Running,
+}
+
+impl App {
+    pub(crate) fn new(node: Node) -> Self {
+        Self { node, running: Running::default() }
+    }
+}
+
+/// A request, read.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) query: Query,
+    pub(crate) body: Bytes,
+    /// What `Prefer: wait=N` says.
+    pub(crate) wait: Option<Duration>,
+}
+
+/// Answers one request.
+pub(crate) async fn handle(app: Arc<App>, access: Access, request: Request<Body>) -> Response<Body> {
+    let request_id = format!("req_{}", SandboxId::generate().as_str().replace('-', ""));
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let (answered, origin) = match read(&app, access, request).await {
+        Ok((route, asked, keyed)) => run(app, &method, route, asked, keyed).await,
+        Err(failure) => (Err(failure), Origin::Fresh),
+    };
+    let response = response(answered, origin, &request_id);
+    tracing::debug!(%method, path, status = response.status().as_u16(), request_id, "answered");
+    response
+}
+
+async fn read(app: &App, access: Access, request: Request<Body>) -> Result<(Route, Asked, Option<Keyed>), Failure> {
+    let (parts, body) = request.into_parts();
+    if access == Access::Key {
+        check_key(&parts.headers, app.node.admin_key())?;
+    }
+    let unreadable = || Failure::new(Code::RouteNotFound, "the path cannot be read", "percent-encode it as UTF-8");
+    let route = routes::find(&parts.method, &components(parts.uri.path()).ok_or_else(unreadable)?)?;
+    let query = Query::parse(parts.uri.query())?;
+    let wait = wait(&parts.headers);
+    let body = read_body(&parts.method, &route, body).await?;
+    let uri = parts.uri.path_and_query().map_or("/", |uri| uri.as_str());
+    let keyed = match parts.headers.get("idempotency-key") {
+        Some(key) if parts.method != Method::GET => {
+            Some(Keyed::new(key.to_str().unwrap_or_default(), parts.method.as_str(), uri, &body)?)
+        }
+        _ => None,
+    };
+    Ok((route, Asked { query, body, wait }, keyed))
+}
+
+/// Compares in a time that does not tell how much was right.
+fn is_key(given: &str, key: &str) -> bool {
+    let differs = given.bytes().zip(key.bytes()).fold(0u8, |differs, (a, b)| std::hint::black_box(differs | (a ^ b)));
+    given.len() == key.len() && differs == 0
+}
+
+fn check_key(headers: &HeaderMap, key: &str) -> Result<(), Failure> {
+    let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let token = given.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    match token {
+        Some((_, token)) if is_key(token.trim(), key) => Ok(()),
+        Some(_) => Err(unauthorized("the key is not one of this node")),
+        None => Err(unauthorized("a key is needed: Authorization: Bearer KEY")),
+    }
+}
+
+fn unauthorized(message: &str) -> Failure {
+    Failure::new(Code::Unauthorized, message, "the key is in admin.key of the node's state directory")
+}
+
+/// What `Prefer: wait=N` asks for.
+fn wait(headers: &HeaderMap) -> Option<Duration> {
+    let prefer = headers.get("prefer")?.to_str().ok()?;
+    let seconds = prefer.split([',', ';']).find_map(|part| part.trim().strip_prefix("wait="))?;
+    Some(Duration::from_secs(seconds.trim().parse::<u64>().ok()?.min(WAIT_SECONDS_MAX)))
+}
+
+async fn read_body(method: &Method, route: &Route, body: Body) -> Result<Bytes, Failure> {
+    if method == Method::GET {
+        return Ok(Bytes::new());
+    }
+    let bytes_max = if matches!(route, Route::WriteFile { .. }) { FILE_BYTES_MAX } else { JSON_BYTES_MAX };
+    match Limited::new(body, bytes_max).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(Failure::new(
+            Code::TooLarge,
+            format!("the body has more than {bytes_max} bytes"),
+            "send less; larger files go in pieces through :exec and standard input",
+        )),
+        Err(_) => Err(Failure::new(Code::InvalidRequest, "the body was cut off", "send it again")),
+    }
+}
+
+/// Runs a request. What changes something is finished even when the client hangs up.
+async fn run(app: Arc<App>, method: &Method, route: Route, asked: Asked, keyed: Option<Keyed>) -> (Answered, Origin) {
+    if method == Method::GET {
+        return (dispatch(&app, route, asked).await, Origin::Fresh);
+    }
+    let task = tokio::spawn(async move {
+        match keyed {
+            None => (dispatch(&app, route, asked).await, Origin::Fresh),
+            Some(keyed) => {
+                let attach = |sandbox: String, process: String| {
+                    let node = app.node.clone();
+                    async move { exec::attach(&node, &sandbox, &process).await }
+                };
+                idempotency::once(&app.node, &app.running, keyed, dispatch(&app, route, asked), attach).await
+            }
+        }
+    });
+    task.await.unwrap_or_else(|_| {
+        let failure = Failure::new(Code::InternalError, "the request was cut off inside the node", "look into the node's log");
+        (Err(failure), Origin::Fresh)
+    })
+}
+
+async fn dispatch(app: &App, route: Route, asked: Asked) -> Answered {
+    let node = &app.node;
+    match route {
+        Route::Me => Answer::ok(&node.me()),
+        Route::Limits => Answer::ok(&node.limits()),
+        Route::Usage => Answer::ok(&node.usage().await?),
+        Route::ListSandboxes => sandboxes::list(node, asked).await,
+        Route::CreateSandbox => sandboxes::create(node, &asked).await,
+        Route::GetSandbox { id } => sandboxes::get(node, &id, asked).await,
+        Route::DeleteSandbox { id } => Answer::ok(&node.delete(&id).await?),
+        Route::Stop { id } => sandboxes::stop(node, &id, &asked).await,
+        Route::Fork { id } => sandboxes::fork(node, &id, &asked).await,
+        Route::Update { id } => sandboxes::update(node, &id, &asked).await,
+        Route::Wake { id } => sandboxes::wake(node, &id).await,
+        Route::GetNetwork { id } => Answer::ok(&node.network(&id).await?),
+        Route::PutNetwork { id } => sandboxes::set_network(node, &id, &asked).await,
+        Route::Exec { id } => exec::exec(node, &id, &asked).await,
+        Route::ListProcesses { id } => Answer::ok(&node.processes(&id).await?),
+        Route::StartProcess { id } => exec::start(node, &id, &asked).await,
+        Route::GetProcess { id, process } => Answer::ok(&node.process(&id, &process).await?.1),
+        Route::ProcessOutput { id, process } => exec::output(node, &id, &process, asked).await,
+        Route::ProcessInput { id, process } => exec::input(node, &id, &process, &asked).await,
+        Route::ProcessSignal { id, process } => exec::signal(node, &id, &process, &asked).await,
+        Route::ReadFile { id } => files::read(node, &id, &asked).await,
+        Route::WriteFile { id } => files::write(node, &id, &asked).await,
+        Route::ListFiles { id } => files::list(node, &id, asked).await,
+        Route::StatFile { id } => files::stat(node, &id, &asked).await,
+        Route::ChangeFile { id, verb } => files::change(node, &id, &verb, &asked).await,
+        Route::Snapshot { id } => snapshots::take(node, &id, &asked).await,
+        Route::ListSnapshots => snapshots::list(node, asked).await,
+        Route::GetSnapshot { id } => Answer::ok(&node.get_snapshot(&id).await?),
+        Route::UpdateSnapshot { id } => snapshots::update(node, &id, &asked).await,
+        Route::ExtendSnapshot { id } => snapshots::extend(node, &id, &asked).await,
+        Route::DeleteSnapshot { id } => Answer::ok(&node.delete_snapshot(&id).await?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+
+    #[test]
+    fn keys_are_compared_whole() {
+        assert!(is_key("bbx_abc", "bbx_abc"));
+        for bad in ["", "bbx_ab", "bbx_abcd", "bbx_abx"] {
+            assert!(!is_key(bad, "bbx_abc"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_key_comes_as_a_bearer() {
+        let check = |value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(AUTHORIZATION, HeaderValue::from_static(value));
+            check_key(&headers, "k").map_err(|failure| failure.0.status)
+        };
+        assert_eq!(check("Bearer k"), Ok(()));
+        assert_eq!(check("bearer k"), Ok(()));
+        for bad in ["Basic k", "k", "Bearer", "Bearer x"] {
+            assert_eq!(check(bad), Err(401), "{bad}");
+        }
+        assert!(check_key(&HeaderMap::new(), "k").is_err());
+    }
+
+    #[test]
+    fn waits_are_read_and_bounded() {
+        let wait_of = |value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("prefer", HeaderValue::from_static(value));
+            wait(&headers).map(|wait| wait.as_secs())
+        };
+        assert_eq!(wait_of("wait=60"), Some(60));
+        assert_eq!(wait_of("respond-async, wait=10"), Some(10));
+        assert_eq!(wait_of("wait=100000"), Some(WAIT_SECONDS_MAX));
+        assert_eq!(wait_of("wait=x"), None);
+    }
+}

@@ -1,0 +1,186 @@
+//! The table of routes: a method and a path name one thing to do, or the reason why there is none.
+
+use crate::answer::Failure;
+use crate::unavailable;
+use axum::http::Method;
+use branchbox_model::Code;
+
+/// What a request asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Route {
+    Me,
+    Limits,
+    Usage,
+    ListSandboxes,
+    CreateSandbox,
+    GetSandbox { id: String },
+    DeleteSandbox { id: String },
+    Exec { id: String },
+    Stop { id: String },
+    Fork { id: String },
+    Snapshot { id: String },
+    Update { id: String },
+    Wake { id: String },
+    GetNetwork { id: String },
+    PutNetwork { id: String },
+    ListProcesses { id: String },
+    StartProcess { id: String },
+    GetProcess { id: String, process: String },
+    ProcessOutput { id: String, process: String },
+    ProcessInput { id: String, process: String },
+    ProcessSignal { id: String, process: String },
+    ReadFile { id: String },
+    WriteFile { id: String },
+    ListFiles { id: String },
+    StatFile { id: String },
+    ChangeFile { id: String, verb: String },
+    ListSnapshots,
+    GetSnapshot { id: String },
+    UpdateSnapshot { id: String },
+    ExtendSnapshot { id: String },
+    DeleteSnapshot { id: String },
+}
+
+/// Splits `id:verb` at the last colon, as ids and names hold none.
+fn target(component: &str) -> (String, Option<&str>) {
+    match component.rsplit_once(':') {
+        Some((id, verb)) => (id.to_owned(), Some(verb)),
+        None => (component.to_owned(), None),
+    }
+}
+
+/// Finds the route of a request.
+pub(crate) fn find(method: &Method, components: &[String]) -> Result<Route, Failure> {
+    let parts: Vec<&str> = components.iter().map(String::as_str).collect();
+    let (get, post, put, delete) =
+        (method == Method::GET, method == Method::POST, method == Method::PUT, method == Method::DELETE);
+    let route = match parts.as_slice() {
+        ["v1", "me"] => get.then_some(Route::Me),
+        ["v1", "limits"] => get.then_some(Route::Limits),
+        ["v1", "usage"] => get.then_some(Route::Usage),
+        ["v1", "sandboxes"] if get => Some(Route::ListSandboxes),
+        ["v1", "sandboxes"] => post.then_some(Route::CreateSandbox),
+        ["v1", "sandboxes", part] => match target(part) {
+            (id, None) if get => Some(Route::GetSandbox { id }),
+            (id, None) => delete.then_some(Route::DeleteSandbox { id }),
+            (id, Some(verb)) => Some(sandbox_verb(id, verb)?).filter(|_| post),
+        },
+        ["v1", "sandboxes", id, rest @ ..] => return sandbox_part(method, id, rest).unwrap_or_else(|| Err(no_route(&parts))),
+        ["v1", "snapshots"] => get.then_some(Route::ListSnapshots),
+        ["v1", "snapshots", part] => match target(part) {
+            (id, None) => get.then_some(Route::GetSnapshot { id }),
+            (id, Some(verb)) => Some(snapshot_verb(id, verb).ok_or_else(|| no_route(&parts))?).filter(|_| post),
+        },
+        _ => return Err(no_route(&parts)),
+    };
+    debug_assert!(route.is_none() || get || post || put || delete, "a route of another method");
+    route.ok_or_else(|| wrong_method(method))
+}
+
+fn sandbox_verb(id: String, verb: &str) -> Result<Route, Failure> {
+    Ok(match verb {
+        "exec" => Route::Exec { id },
+        "stop" => Route::Stop { id },
+        "fork" => Route::Fork { id },
+        "snapshot" => Route::Snapshot { id },
+        "update" => Route::Update { id },
+        "wake" => Route::Wake { id },
+        other => return Err(unavailable::sandbox_verb(other).unwrap_or_else(|| no_route(&["…", other]))),
+    })
+}
+
+fn snapshot_verb(id: String, verb: &str) -> Option<Route> {
+    Some(match verb {
+        "update" => Route::UpdateSnapshot { id },
+        "extend" => Route::ExtendSnapshot { id },
+        "delete" => Route::DeleteSnapshot { id },
+        _ => return None,
+    })
+}
+
+/// Routes below one sandbox; `None` when there is no such path.
+fn sandbox_part(method: &Method, id: &str, rest: &[&str]) -> Option<Result<Route, Failure>> {
+    let id = id.to_owned();
+    let (get, post, put) = (method == Method::GET, method == Method::POST, method == Method::PUT);
+    let route = match rest {
+        ["network"] if get => Some(Route::GetNetwork { id }),
+        ["network"] => put.then_some(Route::PutNetwork { id }),
+        ["processes"] if get => Some(Route::ListProcesses { id }),
+        ["processes"] => post.then_some(Route::StartProcess { id }),
+        ["processes", process, "output"] => get.then(|| Route::ProcessOutput { id, process: (*process).to_owned() }),
+        ["processes", part] => match target(part) {
+            (process, None) => get.then_some(Route::GetProcess { id, process }),
+            (process, Some("write")) => post.then_some(Route::ProcessInput { id, process }),
+            (process, Some("signal")) => post.then_some(Route::ProcessSignal { id, process }),
+            (_, Some("resize")) => return Some(Err(Failure::new(Code::Unavailable, "this node has no terminals", "start the process without `pty`"))),
+            _ => return None,
+        },
+        ["files", "content"] if get => Some(Route::ReadFile { id }),
+        ["files", "content"] => put.then_some(Route::WriteFile { id }),
+        ["files", "list"] => get.then_some(Route::ListFiles { id }),
+        ["files", "stat"] => get.then_some(Route::StatFile { id }),
+        [part] => match part.split_once(':') {
+            Some(("files", verb)) if ["mkdir", "remove", "rename", "chmod"].contains(&verb) => {
+                post.then(|| Route::ChangeFile { id, verb: verb.to_owned() })
+            }
+            _ => return None,
+        },
+        _ => return None,
+    };
+    Some(route.ok_or_else(|| wrong_method(method)))
+}
+
+fn no_route(parts: &[&str]) -> Failure {
+    unavailable::path(parts).unwrap_or_else(|| {
+        let shown: String = parts.join("/").chars().take(200).collect();
+        Failure::new(Code::RouteNotFound, format!("no route `/{shown}`"), "compare the path with the documentation")
+    })
+}
+
+fn wrong_method(method: &Method) -> Failure {
+    let message = format!("this route does not take {method}");
+    Failure::new(Code::MethodNotAllowed, message, "compare the method with the documentation")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(method: Method, path: &str) -> Result<Route, String> {
+        find(&method, &crate::query::components(path).expect("a path")).map_err(|failure| failure.0.code)
+    }
+
+    #[test]
+    fn paths_find_their_routes() {
+        let id = || "5".to_owned();
+        assert_eq!(look(Method::POST, "/v1/sandboxes/5:fork"), Ok(Route::Fork { id: id() }));
+        assert_eq!(look(Method::GET, "/v1/sandboxes/5"), Ok(Route::GetSandbox { id: id() }));
+        assert_eq!(look(Method::PUT, "/v1/sandboxes/5/network"), Ok(Route::PutNetwork { id: id() }));
+        let signal = Route::ProcessSignal { id: id(), process: "p1".into() };
+        assert_eq!(look(Method::POST, "/v1/sandboxes/5/processes/p1:signal"), Ok(signal));
+        assert_eq!(look(Method::POST, "/v1/sandboxes/5/files:mkdir"), Ok(Route::ChangeFile { id: id(), verb: "mkdir".into() }));
+        assert_eq!(look(Method::POST, "/v1/snapshots/5:delete"), Ok(Route::DeleteSnapshot { id: id() }));
+        assert_eq!(look(Method::POST, "/v1/sandboxes/5%3Astop"), Ok(Route::Stop { id: id() }));
+    }
+
+    #[test]
+    fn what_is_not_there_says_which_kind_of_not_there() {
+        for (method, path, code) in [
+            (Method::GET, "/v1/nothing", "route_not_found"),
+            (Method::GET, "/", "route_not_found"),
+            (Method::PATCH, "/v1/sandboxes", "method_not_allowed"),
+            (Method::GET, "/v1/sandboxes/5:fork", "method_not_allowed"),
+            (Method::POST, "/v1/sandboxes/5:dance", "route_not_found"),
+            (Method::POST, "/v1/sandboxes/5:pause", "unavailable"),
+            (Method::POST, "/v1/sandboxes/5/uploads", "unavailable"),
+            (Method::GET, "/v1/sandboxes/5/files/archive", "unavailable"),
+            (Method::POST, "/v1/sandboxes/5/files:link", "unavailable"),
+            (Method::GET, "/v1/volumes", "unavailable"),
+            (Method::POST, "/v1/images/x:tag", "unavailable"),
+            (Method::POST, "/mcp", "unavailable"),
+            (Method::GET, "/v1/sandboxes/5/nothing", "route_not_found"),
+        ] {
+            assert_eq!(look(method, path), Err(code.to_owned()), "{path}");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Bodies that come piece by piece: lines of a command, pieces of a file.
+//!
+//! A task reads and sends into a short queue; when the client is slow the queue fills and the task waits, and so in the
+//! end does the command. When the client goes away the task ends, and nothing else.
+
+use axum::body::{Body, HttpBody};
+use branchbox_api::{ErrorInfo, StreamEvent};
+use branchbox_node::{FileReader, Follow};
+use bytes::Bytes;
+use hyper::body::{Frame, SizeHint};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::sync::{mpsc, watch};
+
+/// Pieces that wait for a slow client.
+const QUEUE: usize = 8;
+
+/// A piece, or the reason why the body ends early.
+type Piece = Result<Bytes, std::io::Error>;
+
+/// A body fed by a task.
+struct Fed {
+    pieces: mpsc::Receiver<Piece>,
+}
+
+impl HttpBody for Fed {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
+        self.pieces.poll_recv(context).map(|piece| piece.map(|piece| piece.map(Frame::data)))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+}
+
+/// Events as lines; a sign of life is an empty line.
+fn lines(events: &[StreamEvent]) -> Bytes {
+    let mut text = Vec::new();
+    for event in events {
+        if let Ok(line) = serde_json::to_vec(event) {
+            text.extend_from_slice(&line);
+            text.push(b'\n');
+        }
+    }
+    if text.is_empty() { Bytes::from_static(b"\n") } else { text.into() }
+}
+
+/// The lines of a command, after `first`.
+pub(crate) fn follow(first: Option<StreamEvent>, follow: Follow, closing: watch::Receiver<bool>) -> Body {
+    let (send, pieces) = mpsc::channel(QUEUE);
+    if let Some(first) = first {
+        // The queue is empty and open.
+        let _ = send.try_send(Ok(lines(&[first])));
+    }
+    tokio::spawn(pump(follow, send, closing));
+    Body::new(Fed { pieces })
+}
+
+async fn pump(mut follow: Follow, send: mpsc::Sender<Piece>, mut closing: watch::Receiver<bool>) {
+    loop {
+        let next = tokio::select! {
+            next = follow.next() => next,
+            () = send.closed() => return,
+            () = closed(&mut closing) => {
+                let _ = send.send(Ok(lines(&[follow.come_back()]))).await;
+                return;
+            }
+        };
+        let events = match next {
+            Ok(Some(events)) => events,
+            Ok(None) => return,
+            Err(error) => {
+                let _ = send.send(Ok(lines(&[StreamEvent::Error { error: ErrorInfo::of(&error) }]))).await;
+                return;
+            }
+        };
+        if send.send(Ok(lines(&events))).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn closed(closing: &mut watch::Receiver<bool>) {
+    let _ = closing.wait_for(|closing| *closing).await;
+}
+
+/// The bytes of a file. One that cannot be read to its end cuts the connection, so that nobody takes a part for it.
+pub(crate) fn file(mut reader: FileReader) -> Body {
+    let (send, pieces) = mpsc::channel(QUEUE);
+    tokio::spawn(async move {
+        loop {
+            let piece = match reader.next().await {
+                Ok(Some(bytes)) => Ok(bytes),
+                Ok(None) => return,
+                Err(error) => Err(std::io::Error::other(error)),
+            };
+            let cut = piece.is_err();
+            if send.send(piece).await.is_err() || cut {
+                return;
+            }
+        }
+    });
+    Body::new(Fed { pieces })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_lines_and_silence_is_an_empty_one() {
+        let start = StreamEvent::Start { process_id: "p1".into(), replayed: false };
+        let stdout = StreamEvent::Stdout { data: "a\nb".into(), offset: 0, base64: None };
+        let text = lines(&[start, stdout]);
+        assert_eq!(text.iter().filter(|b| **b == b'\n').count(), 2);
+        assert_eq!(&lines(&[])[..], b"\n");
+    }
+}

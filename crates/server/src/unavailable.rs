@@ -1,0 +1,80 @@
+//! What the wire contract has and this node does not: one table, each answered 501 with a word on what to do instead.
+
+use crate::answer::Failure;
+use branchbox_model::Code;
+
+/// Verbs on a sandbox.
+const SANDBOX_VERBS: &[(&str, &str)] = &[
+    ("pause", "take a snapshot instead: branchbox snapshot"),
+    ("restart", "create another from a snapshot"),
+    ("extend", "use :update with timeoutSeconds"),
+    ("retention", "keep a snapshot instead, with retentionDays"),
+    ("switch-image", "create another sandbox"),
+    ("resize", "create another sandbox with these sizes"),
+    ("try", "fork, run the step in the copy, and delete one of the two"),
+    ("explore", "fork with a count"),
+    ("commit", "delete the source and go on with the copy"),
+    ("abort", "delete the copy"),
+    ("race", "fork with a count and run a step in each copy"),
+    ("rollback", "create another from a snapshot"),
+];
+
+/// Parts of a sandbox, as the first component behind its id.
+const SANDBOX_PARTS: &[(&str, &str)] = &[
+    ("terminal", "start a process instead"),
+    ("tunnel", "run the client inside the sandbox"),
+    ("uploads", "write files of up to 1 MiB with PUT files/content"),
+    ("previews", "run the client inside the sandbox"),
+    ("interpreter:run", "run the interpreter with :exec"),
+    ("interpreter", "run the interpreter with :exec"),
+    ("metrics", "see GET /v1/usage"),
+    ("sessions", "use the admin key"),
+    ("mcp", "use the API"),
+    ("mounts", "write files instead"),
+    ("tailscale", "sandboxes have no way out"),
+    ("desktop", "use :exec"),
+    ("browser", "use :exec"),
+    ("tree", "see GET /v1/sandboxes"),
+    ("diff", "compare the files with :exec"),
+    ("effects", "sandboxes have no way out, so nothing is held"),
+    ("files:link", "read the file with GET files/content"),
+    ("files:revoke-links", "there are no links to revoke"),
+];
+
+/// Parts of `files`.
+const FILE_PARTS: &[&str] = &["archive", "watches"];
+
+/// First components behind `/v1`.
+const PRODUCTS: &[&str] = &[
+    "agents", "apps", "audit", "billing", "builds", "ci", "containers", "domains", "effects", "egress-secrets", "events",
+    "explorations", "feedback", "functions", "images", "ips", "jobs", "mcp", "networks", "notices", "openapi.json",
+    "otel-exports", "plans", "ports", "referrals", "reservations", "secrets", "sso", "support", "switching",
+    "volume-backups", "volumes", "webhook-deliveries", "webhooks",
+];
+
+fn unavailable(what: &str, hint: &str) -> Failure {
+    Failure::new(Code::Unavailable, format!("this node has no `{what}`"), hint)
+}
+
+/// The answer to a verb on a sandbox that this node does not have.
+pub(crate) fn sandbox_verb(verb: &str) -> Option<Failure> {
+    SANDBOX_VERBS.iter().find(|(known, _)| *known == verb).map(|(_, hint)| unavailable(verb, hint))
+}
+
+/// The answer to a path that this node does not have, if the contract has it.
+pub(crate) fn path(components: &[&str]) -> Option<Failure> {
+    match components {
+        ["v1", "sandboxes", _, "files", part, ..] if FILE_PARTS.contains(part) => {
+            Some(unavailable(part, "use :exec with tar and standard input"))
+        }
+        ["v1", "sandboxes", _, part, ..] => {
+            SANDBOX_PARTS.iter().find(|(known, _)| known == part).map(|(_, hint)| unavailable(part, hint))
+        }
+        ["v1", product, ..] => {
+            let product = product.split_once(':').map_or(*product, |(product, _)| product);
+            PRODUCTS.contains(&product).then(|| unavailable(product, "see the README for what this node has"))
+        }
+        ["mcp", ..] => Some(unavailable("mcp", "use the API")),
+        _ => None,
+    }
+}

@@ -1,0 +1,109 @@
+//! The end-to-end suites in `tests/`: Python programs that use a live node as any user does.
+//!
+//! The suites decide themselves what a machine cannot run (a test says what it needs); a skip for any other reason
+//! fails there. Here the skips are counted and named.
+
+use crate::report::Skips;
+use crate::run::{command, root, show};
+use crate::{cargo, tools};
+use anyhow::{Context, Result, ensure};
+use std::path::PathBuf;
+
+/// Where state directories of the suites are made; empty again when they end.
+pub fn state_directories() -> PathBuf {
+    root().join("target/state")
+}
+
+/// Runs one suite; returns its counts.
+pub fn suite(name: &str, words: &[String], skips: &mut Skips) -> Result<String> {
+    ensure!(
+        cargo::binary().is_file(),
+        "there is no program: run the build part first"
+    );
+    fs_err::create_dir_all(state_directories())?;
+    let folder = format!("tests/{name}");
+    let junit = root().join(format!("target/pytest-{name}.xml"));
+    let python = tools::python();
+    let mut pytest = command(
+        &python.to_string_lossy(),
+        &[
+            "-m",
+            "pytest",
+            "-ra",
+            "--durations=5",
+            "-c",
+            "tests/pytest.ini",
+        ],
+    );
+    pytest.arg(format!("--junitxml={}", junit.display()));
+    match words {
+        [] => pytest.arg(&folder),
+        words => pytest.args(words),
+    };
+    pytest
+        .env("BRANCHBOX_BIN", cargo::binary())
+        .env("BRANCHBOX_TEST_STATE", state_directories());
+    let ran = show(&mut pytest);
+    let counts = read_counts(&fs_err::read_to_string(&junit).unwrap_or_default(), skips);
+    match (ran, counts) {
+        (Ok(()), counts) => counts,
+        (Err(error), Ok(counts)) => Err(error.context(counts)),
+        (Err(error), Err(_)) => Err(error),
+    }
+}
+
+/// Reads the counts and the reasons of skips out of pytest's own report.
+fn read_counts(report: &str, skips: &mut Skips) -> Result<String> {
+    let suite = report
+        .split("<testsuite ")
+        .nth(1)
+        .context("pytest wrote no report")?;
+    let number = |name: &str| {
+        attribute(suite, name)
+            .and_then(|text| text.parse::<u32>().ok())
+            .unwrap_or(0)
+    };
+    let (tests, skipped) = (number("tests"), number("skipped"));
+    let failed = number("failures") + number("errors");
+    for case in report.split("<testcase ").skip(1) {
+        if let Some(skip) = case.split("<skipped ").nth(1) {
+            let name = attribute(case, "name").unwrap_or("?");
+            skips.add(format!(
+                "{name}: {}",
+                attribute(skip, "message").unwrap_or("no reason")
+            ));
+        }
+    }
+    ensure!(tests > 0, "no test ran");
+    Ok(format!(
+        "{} passed, {failed} failed, {skipped} skipped",
+        tests.saturating_sub(skipped + failed)
+    ))
+}
+
+fn attribute<'a>(element: &'a str, name: &str) -> Option<&'a str> {
+    let after = element
+        .split(&format!(" {name}=\""))
+        .nth(1)
+        .or_else(|| element.strip_prefix(&format!("{name}=\"")))?;
+    after.split('"').next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REPORT: &str = r#"<testsuites><testsuite name="pytest" errors="0" failures="1" skipped="1" tests="4" time="1.0">
+        <testcase classname="a" name="runs" /><testcase classname="a" name="waits"><skipped type="x" message="needs y" /></testcase>
+        </testsuite></testsuites>"#;
+
+    #[test]
+    fn counts_and_reasons_are_read() {
+        let mut skips = Skips::default();
+        assert_eq!(
+            read_counts(REPORT, &mut skips).expect("counts"),
+            "2 passed, 1 failed, 1 skipped"
+        );
+        assert!(read_counts("", &mut skips).is_err());
+    }
+}
