@@ -219,7 +219,8 @@ fn file_code(errno: i32) -> Code {
         Errno::NOENT => Code::FileNotFound,
         Errno::ISDIR => Code::IsADirectory,
         Errno::NOTDIR => Code::NotADirectory,
-        Errno::ACCESS | Errno::PERM | Errno::ROFS => Code::PermissionDenied,
+        // A link that leads out of what may be seen is refused with `ELOOP`.
+        Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::LOOP => Code::PermissionDenied,
         Errno::NOSPC | Errno::DQUOT => Code::DiskFull,
         _ => Code::InvalidRequest,
     }

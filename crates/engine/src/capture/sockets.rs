@@ -33,6 +33,8 @@ const TCP_INFO: i32 = 11;
 const AF_UNIX: i32 = 1;
 const AF_INET: i32 = 2;
 const AF_INET6: i32 = 10;
+const EOPNOTSUPP: i32 = 95;
+const ENOPROTOOPT: i32 = 92;
 const FIONREAD: u64 = 0x541b;
 const SIOCOUTQNSD: u64 = 0x894b;
 /// Messages of one datagram or packet socket.
@@ -150,8 +152,12 @@ fn unix_diags(context: &Context<'_>) -> Result<HashMap<u32, UnixDiag>, CaptureEr
 fn options(entry: &Entry, socket: &OwnedFd, tables: &[&[(i32, i32, usize)]]) -> Result<Vec<SocketOption>, CaptureError> {
     let mut all = Vec::new();
     for &(level, name, bytes) in tables.iter().copied().flatten() {
-        let value = sock::option(socket, level, name, bytes).map_err(entry.handle().io())?;
-        all.push(SocketOption { level, name, value });
+        match sock::option(socket, level, name, bytes) {
+            Ok(value) => all.push(SocketOption { level, name, value }),
+            // An option that this kind of socket does not have cannot have been set.
+            Err(error) if matches!(error.raw_os_error(), Some(EOPNOTSUPP | ENOPROTOOPT)) => {}
+            Err(error) => return Err(entry.handle().io()(error)),
+        }
     }
     let locked = sock::option_i32(socket, SOL_SOCKET, SO_BUF_LOCK).unwrap_or(0);
     for (bit, name) in [(1, SO_SNDBUF), (2, SO_RCVBUF)] {

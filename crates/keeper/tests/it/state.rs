@@ -23,12 +23,17 @@ pub struct State {
 }
 
 impl State {
+    /// A state directory whose pool keeps inode numbers.
     pub fn new() -> Self {
+        Self::with_driver(None)
+    }
+
+    fn with_driver(driver: Option<PoolDriver>) -> Self {
         let id = SandboxId::generate();
         let directory = std::env::temp_dir().join(format!("bbx-keeper-{id}"));
         let sandbox_dir = directory.join("sandboxes").join(id.as_str());
         std::fs::create_dir_all(&sandbox_dir).unwrap();
-        let pool = Pool::open(&directory, PoolOptions { driver: Some(PoolDriver::Plain), reserve_bytes: 0 }).unwrap();
+        let pool = Pool::open(&directory, PoolOptions { driver, reserve_bytes: 0 }).unwrap();
         let image = HostImage::prepare(&pool.images_dir(), &std::env::current_exe().unwrap()).unwrap();
         let root = image.root_spec(pool.new_upper(&id).unwrap(), pool.driver());
         let config = KeeperConfig {
@@ -147,6 +152,12 @@ impl Drop for State {
             self.end_keepers();
         }
         if self.directory.exists() {
+            // A sandbox that was just ended may hold the pool for a moment longer.
+            let deadline = Instant::now() + PATIENCE;
+            while rustix::mount::unmount(self.directory.join("pool"), rustix::mount::UnmountFlags::empty()) == Err(rustix::io::Errno::BUSY) {
+                assert!(Instant::now() < deadline, "the pool stays busy");
+                std::thread::sleep(Duration::from_millis(5));
+            }
             std::fs::remove_dir_all(&self.directory).unwrap();
         }
     }
