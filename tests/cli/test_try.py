@@ -3,6 +3,7 @@ import hashlib
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import time
@@ -90,7 +91,7 @@ def test_the_step_sees_its_own_path_and_the_whole_tree(tree):
     step = f"test \"$PWD\" = {tree}/sub && test -e ../ignored && test -e ../untracked && git status --short && test -e /workspace/repo/README.md"
     ended = attempt(tree / "sub", "--", step)
     assert ended.returncode in (0, 4), ended.stdout + ended.stderr
-    assert "?? untracked" in ended.stdout + ended.stderr and "dubious" not in ended.stdout + ended.stderr
+    assert "?? ../untracked" in ended.stdout + ended.stderr and "dubious" not in ended.stdout + ended.stderr
 
 
 def test_output_streams_and_nothing_changed_is_said(tree):
@@ -110,6 +111,9 @@ def test_a_change_made_meanwhile_is_a_conflict(tree, tmp_path):
             flag.touch()
     assert running.wait(60) == 5, said
     assert (tree / "README.md").read_text() == "host\n" and "README.md" in said
+    kept = pathlib.Path(said.split("kept for an hour in ")[1].splitlines()[0])
+    assert (kept / "README.md").read_text() == "branch\n"
+    shutil.rmtree(kept.parent)
 
 
 def test_hooks_need_their_own_word(tree):

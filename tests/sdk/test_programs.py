@@ -35,9 +35,9 @@ PROGRAMS = {
                        "  while (l := await r.readline()): s+=int(l); print(s)\nasyncio.run(main())\"", "2\n", "42\n", "40\n"),
     "python multiprocessing": ("exec python3 -u -c \"import multiprocessing as m,sys\nif 1:\n  p=m.get_context('fork').Pool(2)\n  s=0\n"
                                "  for l in sys.stdin: s=p.apply(int.__add__,(s,int(l))); print(s)\"", "2\n", "42\n", "40\n"),
-    "node timers and workers": ("exec node -e \"const {Worker}=require('worker_threads');let s=0;const w=new Worker(`const p=require('worker_threads').parentPort;"
-                                "let s=0;p.on('message',n=>{s+=n;p.postMessage(s)})`,{eval:true});w.on('message',n=>console.log(n));setInterval(()=>{},50);"
-                                "process.stdin.on('data',d=>w.postMessage(parseInt(d)))\"", "2\n", "42\n", "40\n"),
+    "node timers and workers": ("exec node -e 'const {Worker}=require(\"worker_threads\");const w=new Worker(\"const p=require(`worker_threads`).parentPort;"
+                                "let s=0;p.on(`message`,n=>{s+=n;p.postMessage(s)})\",{eval:true});w.on(\"message\",n=>console.log(n));setInterval(()=>{},50);"
+                                "let b=``;process.stdin.on(\"data\",d=>{b+=d;const l=b.split(`\\n`);b=l.pop();for(const x of l)w.postMessage(parseInt(x))})'", "2\n", "42\n", "40\n"),
     "a pager on a fifo": ("cd /workspace && mkfifo p && (sleep 1000 > p & exec cat p | wc -c) & read a; read b; echo $((a + b))", "2\n", "42\n", "40\n"),
     "busy loop": ("exec python3 -uc \"import sys,threading\nn=0\ndef spin():\n  global n\n  while True: n+=1\nthreading.Thread(target=spin,daemon=True).start()\n"
                   "s=0\nfor l in sys.stdin: s+=int(l); print(s)\"", "2\n", "42\n", "40\n"),

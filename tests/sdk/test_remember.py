@@ -74,12 +74,12 @@ def test_prepare_once_start_many(node, runtime):
         copies = list(pool.map(start, range(1, 5)))
     try:
         assert_independent(node, copies[0].id, [copy.id for copy in copies[1:]])
-        first = steady(processes(node, copies[0].id))
+        first = steady(node, copies[0].id)
         for number, copy in enumerate(copies, start=1):
             assert copy.info["labels"] == {"task": f"fix-{number}"}
             ran = copy.exec("python3 -c \"print(int(open('/workspace/app/answer').read()) + 1)\"")
             assert (ran.exit_code, ran.stdout, ran.timed_out) == (0, "43\n", False)
-            assert steady(processes(node, copy.id)) == first
+            assert steady(node, copy.id) == first
             twin = zoo.copy()
             twin.give(copy, number, f"task {number}")
             twin.verify(copy)

@@ -30,12 +30,12 @@ def try_in_copy(source, step: str, verify: str):
 
 def test_a_bad_step_is_never_seen_by_the_source(node, sandbox, zoo: Zoo):
     prepare(sandbox)
-    before = steady(processes(node, sandbox.id))
+    before = steady(node, sandbox.id)
     kept, passed = try_in_copy(sandbox, "rm -rf ./* .git && kill -9 $(pgrep -u runtime node) ; true", "test -f README.md")
     assert (kept, passed) == (sandbox, False)
     assert sandbox.exec("cat README.md && git status --porcelain", cwd=REPO).stdout == "one\n"
     zoo.verify(sandbox)
-    assert steady(processes(node, sandbox.id)) == before
+    assert steady(node, sandbox.id) == before
 
 
 def test_a_failing_step_stops_before_its_check(sandbox):
@@ -65,7 +65,7 @@ def test_copy_and_source_are_two_machines(node, sandbox, zoo: Zoo):
     copy = sandbox.fork()
     try:
         assert_independent(node, sandbox.id, [copy.id])
-        assert steady(processes(node, copy.id)) == steady(processes(node, sandbox.id))
+        assert steady(node, copy.id) == steady(node, sandbox.id)
         twin = zoo.copy()
         zoo.give(sandbox, 10, "source")
         twin.give(copy, 200, "copy")

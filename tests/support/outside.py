@@ -6,6 +6,7 @@ directory.
 import json
 import os
 import pathlib
+import time
 
 NAMESPACES = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
 
@@ -67,7 +68,10 @@ def processes(node, sandbox_id: str) -> dict[int, Seen]:
 def ancestors(pid: int) -> list[int]:
     line = []
     while pid > 1:
-        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+        try:
+            status = pathlib.Path(f"/proc/{pid}/status").read_text()
+        except FileNotFoundError:
+            break  # it ended while we looked, as the zoo's short-lived children do
         pid = int(next(row for row in status.splitlines() if row.startswith("PPid:")).split()[1])
         line.append(pid)
     return line
@@ -90,6 +94,12 @@ def assert_independent(node, source_id: str, copy_ids: list[str]) -> None:
             assert process.pid not in source
 
 
-def steady(found: dict[int, Seen], names=("python3", "node", "bash")) -> dict[int, tuple]:
-    """What must be the same in source and copy: long-lived programs with their pids and thread ids."""
-    return {inner: (seen.name, seen.threads) for inner, seen in found.items() if seen.name in names}
+def steady(node, sandbox_id: str, names=("python3", "node", "bash")) -> dict[int, tuple]:
+    """What must be the same in source and copy: long-lived programs with their pids and thread ids.
+
+    A shell's child is a shell until it runs its program, so only what two looks see is long-lived.
+    """
+    first = processes(node, sandbox_id)
+    time.sleep(0.2)
+    second = processes(node, sandbox_id)
+    return {inner: (seen.name, seen.threads) for inner, seen in second.items() if seen.name in names and inner in first}

@@ -14,6 +14,8 @@ fn main() -> ExitCode {
     match name {
         "branchbox-keeper" => branchbox_keeper::main(),
         "branchbox-guest" => branchbox_guest::main(),
-        name => branchbox_guest::tools::run(name, &words.collect::<Vec<OsString>>()).unwrap_or_else(branchbox_cli::main),
+        name => {
+            branchbox_guest::tools::run(name, &words.collect::<Vec<OsString>>()).unwrap_or_else(branchbox_cli::main)
+        }
     }
 }

@@ -7,9 +7,11 @@ use std::path::PathBuf;
 /// An undo button for agents: fork a live machine, try a step in the copy, keep it or throw it away.
 #[derive(Debug, Parser)]
 #[command(name = "branchbox", version, propagate_version = true, max_term_width = 100)]
-#[command(after_help = "Exit codes: 0 done, 1 your or the sandbox's failure, 2 usage, 3 cannot run here or no node answers, \
+#[command(
+    after_help = "Exit codes: 0 done, 1 your or the sandbox's failure, 2 usage, 3 cannot run here or no node answers, \
     70 internal. `exec` ends as its command does: its code, 128+n for signal n, 124 for a time limit, 125 when it could \
-    not start.")]
+    not start."
+)]
 pub struct Cli {
     /// What every command takes.
     #[command(flatten)]

@@ -96,7 +96,8 @@ impl Session {
             Address::Socket(path) => Client::unix(path),
             Address::Url(url) => {
                 let key = key(global, &variable)?;
-                Client::tcp(&url, key).map_err(|error| Fault::usage(format!("cannot use the address `{url}`")).because(&error))?
+                Client::tcp(&url, key)
+                    .map_err(|error| Fault::usage(format!("cannot use the address `{url}`")).because(&error))?
             }
         };
         Ok(Self { client, form: Form::of(global.json) })
@@ -109,7 +110,9 @@ pub fn refused(what: &str, error: ClientError) -> Fault {
     match &error {
         ClientError::Api(info) => {
             let issues = info.details.get("issues").and_then(|issues| issues.as_array()).cloned().unwrap_or_default();
-            let fault = Fault::new(exit_of(&info.code, info.status), what).coded(info.code.clone()).request(info.request_id.clone());
+            let fault = Fault::new(exit_of(&info.code, info.status), what)
+                .coded(info.code.clone())
+                .request(info.request_id.clone());
             let fault = if issues.is_empty() { fault.cause(info.message.clone()) } else { fault };
             let text = |issue: &serde_json::Value, key: &str| issue[key].as_str().unwrap_or_default().to_owned();
             let fault = issues.iter().fold(fault, |fault, issue| {
@@ -128,7 +131,9 @@ pub fn refused(what: &str, error: ClientError) -> Fault {
 fn exit_of(code: &str, status: u16) -> Exit {
     match Code::ALL.iter().find(|known| known.as_str() == code) {
         Some(Code::InvalidRequest) => Exit::Usage,
-        Some(Code::HostUnsupported | Code::Unavailable | Code::ForkUnavailable | Code::NetworkRulesUnavailable) => Exit::CannotRun,
+        Some(Code::HostUnsupported | Code::Unavailable | Code::ForkUnavailable | Code::NetworkRulesUnavailable) => {
+            Exit::CannotRun
+        }
         Some(Code::InternalError | Code::GuestFailed) => Exit::Internal,
         None if status >= 500 => Exit::Internal,
         _ => Exit::Failed,

@@ -155,7 +155,8 @@ impl Fault {
     /// For scripts.
     #[must_use]
     pub fn json(&self) -> serde_json::Value {
-        let message = std::iter::once(&self.0.what).chain(&self.0.causes).map(String::as_str).collect::<Vec<_>>().join(": ");
+        let message =
+            std::iter::once(&self.0.what).chain(&self.0.causes).map(String::as_str).collect::<Vec<_>>().join(": ");
         let mut error = json!({ "code": self.0.code, "message": message });
         if let Some(hint) = &self.0.hint {
             error["hint"] = json!(hint);
@@ -215,9 +216,6 @@ mod tests {
     #[test]
     fn scripts_get_the_code_and_the_hint() {
         let fault = Fault::cannot_run("no node").coded("unreachable").hint("start one");
-        assert_eq!(
-            fault.json(),
-            json!({"error": {"code": "unreachable", "message": "no node", "hint": "start one"}})
-        );
+        assert_eq!(fault.json(), json!({"error": {"code": "unreachable", "message": "no node", "hint": "start one"}}));
     }
 }

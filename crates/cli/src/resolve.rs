@@ -95,7 +95,8 @@ pub async fn snapshot(client: &Client, text: &str) -> Result<String, Fault> {
         return Ok(text.to_owned());
     }
     let all = snapshots(client, None).await?;
-    let named: Vec<_> = all.iter().filter(|info| info.name.as_deref() == Some(text)).map(|info| info.id.clone()).collect();
+    let named: Vec<_> =
+        all.iter().filter(|info| info.name.as_deref() == Some(text)).map(|info| info.id.clone()).collect();
     let candidates = match named.len() {
         0 if could_begin_an_id(text) => all.into_iter().map(|info| info.id).filter(|id| id.starts_with(text)).collect(),
         _ => named,
@@ -117,13 +118,17 @@ fn unique(kind: &str, text: &str, ids: Vec<String>, hint: &str) -> Result<String
         [one] => Ok(one.clone()),
         [] => {
             let short = text.len() < PREFIX_CHARS_MIN && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-            let cause = format!("no id or name is `{text}`, and the beginning of an id needs {PREFIX_CHARS_MIN} characters");
+            let cause =
+                format!("no id or name is `{text}`, and the beginning of an id needs {PREFIX_CHARS_MIN} characters");
             let fault = Fault::failed(format!("no {kind} `{text}`")).coded("not_found").hint(hint);
             Err(if short { fault.cause(cause) } else { fault })
         }
         several => {
             let shown = several.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
-            Err(Fault::failed(format!("`{text}` is not one {kind}")).coded("not_unique").cause(format!("could be {shown}")).hint(hint))
+            Err(Fault::failed(format!("`{text}` is not one {kind}"))
+                .coded("not_unique")
+                .cause(format!("could be {shown}"))
+                .hint(hint))
         }
     }
 }

@@ -61,10 +61,7 @@ mod tests {
         let mut table = Table::new(&["ID", "NAME", "STATE"]);
         table.row(vec!["01".into(), "web".into(), "running".into()]);
         table.row(vec!["0202".into(), String::new(), "stopped".into()]);
-        assert_eq!(
-            table.text(),
-            "\x1b[1mID    NAME  STATE\x1b[0m\n01    web   running\n0202  -     stopped\n"
-        );
+        assert_eq!(table.text(), "\x1b[1mID    NAME  STATE\x1b[0m\n01    web   running\n0202  -     stopped\n");
     }
 
     #[test]

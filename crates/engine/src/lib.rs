@@ -18,8 +18,8 @@ pub mod rebuild;
 pub mod restore;
 mod stop;
 
-pub use capture::{CaptureRequest, Captured, capture};
+pub use capture::{CallHistory, CaptureRequest, Captured, capture};
 pub use error::{CaptureError, Refusal, RestoreError};
 
 pub use restore::{GuestLink, RestoreRequest, Restored, restore};
-pub use stop::recover;
+pub use stop::{recover, still};

@@ -7,6 +7,7 @@
 //!
 //! Invariant: whoever drops a [`Stopped`] leaves no task stopped or traced and the cgroup thawed.
 
+use crate::capture::CallHistory;
 use crate::error::{CaptureError, Refusal};
 use crate::live;
 use crate::procfs::{self, Status};
@@ -124,11 +125,11 @@ impl Stopped {
     /// # Errors
     /// [`CaptureError::Stop`] when one does not stop in time, [`CaptureError::Refused`] when one is traced by another.
     /// In either case nothing is left stopped.
-    pub(crate) fn stop(cgroup: &Path) -> Result<Self, CaptureError> {
+    pub(crate) fn stop(cgroup: &Path, history: &mut CallHistory) -> Result<Self, CaptureError> {
         let begin = Instant::now();
         let mut blocker = (0, "");
         for _ in 0..ATTEMPTS {
-            match Self::attempt(cgroup)? {
+            match Self::attempt(cgroup, history)? {
                 Caught::All(stopped) => return Ok(stopped),
                 Caught::Vfork(pid) => blocker = (pid, "in vfork"),
                 Caught::OnStub(tid) => blocker = (tid, "coming back from a capture that was cut off"),
@@ -139,21 +140,24 @@ impl Stopped {
         Err(CaptureError::Stop { waited_ms: begin.elapsed().as_millis() as u64, what })
     }
 
-    fn attempt(cgroup: &Path) -> Result<Caught, CaptureError> {
+    fn attempt(cgroup: &Path, history: &mut CallHistory) -> Result<Caught, CaptureError> {
         let mut stopped = Self { freezer: Freezer(cgroup.to_owned()), tasks: Vec::new(), seized: Vec::new() };
         let step = |name: &'static str| fault::point(name).map_err(CaptureError::io(name));
         step("stop.begin")?;
         stopped.freezer.freeze()?;
         step("stop.frozen")?;
         let tasks = list(cgroup).map_err(CaptureError::io("listing tasks"))?;
-        for &(tid, _) in &tasks {
-            if in_vfork(tid) {
-                return Ok(Caught::Vfork(tid));
-            }
-            refuse_traced(tid)?;
-        }
+        let mut blocker = None;
+        // Whoever the freezer stopped must be seized before the thaw, or it would see its call fail; so the rest is
+        // seized even when one task makes this attempt fail.
         for &(tid, pid) in &tasks {
-            stopped.seize(tid, pid)?;
+            if in_vfork(tid) {
+                blocker = blocker.or(Some(Ok(Caught::Vfork(tid))));
+            } else if let Err(refusal) = refuse_traced(tid) {
+                blocker = Some(Err(refusal));
+            } else {
+                stopped.seize(tid, pid)?;
+            }
         }
         step("stop.seized")?;
         for task in &mut stopped.tasks {
@@ -161,6 +165,10 @@ impl Stopped {
             repair_interrupted(task).and_then(|()| leave_rseq(task)).map_err(CaptureError::io(failed))?;
         }
         step("stop.repaired")?;
+        history.note(&stopped.tasks);
+        if let Some(blocker) = blocker {
+            return blocker;
+        }
         if let Some(task) = stopped.tasks.iter().find(|task| live::on_stub(task)) {
             return Ok(Caught::OnStub(task.tid));
         }
@@ -311,12 +319,29 @@ fn leave_rseq(task: &mut Task) -> io::Result<()> {
     Ok(())
 }
 
+/// Runs `work` while every task of a cgroup stands still, and gives its result with the microseconds they did; no task sees
+/// a call of its fail because of it.
+///
+/// # Errors
+/// As a capture's own stop.
+pub fn still<T>(
+    cgroup: &Path,
+    history: &mut CallHistory,
+    work: impl FnOnce() -> T,
+) -> Result<(T, u64), CaptureError> {
+    let begin = Instant::now();
+    let stopped = Stopped::stop(cgroup, history)?;
+    let result = work();
+    stopped.release();
+    Ok((result, begin.elapsed().as_micros() as u64))
+}
+
 /// Puts right what a keeper that died during a capture left: a frozen cgroup, threads on the stub, stub bytes.
 ///
 /// # Errors
 /// As a capture's own stop.
 pub fn recover(cgroup: &Path) -> Result<(), CaptureError> {
-    let stopped = Stopped::stop(cgroup)?;
+    let stopped = Stopped::stop(cgroup, &mut CallHistory::default())?;
     live::wipe_leftovers(&stopped.tasks).map_err(CaptureError::io("wiping a dead keeper's stub"))?;
     stopped.release();
     Ok(())

@@ -8,7 +8,6 @@ use crate::guest::{Guest, Held};
 use crate::listen;
 use crate::machine;
 use crate::start::Live;
-use branchbox_jail::cgroup::Part;
 use branchbox_layers::LayerError;
 use branchbox_model::Code;
 use branchbox_protocol::keeper::{CaptureReport, KeeperConfig};
@@ -52,7 +51,7 @@ fn resume(config: &KeeperConfig, live: &mut Live) -> Result<(), Failure> {
     })
 }
 
-fn take(config: &KeeperConfig, live: &Live, held: Held, image: Option<&Path>, layer: &Path) -> Result<CaptureReport, Failure> {
+fn take(config: &KeeperConfig, live: &mut Live, held: Held, image: Option<&Path>, layer: &Path) -> Result<CaptureReport, Failure> {
     let root = &config.root;
     let mut layer_failure = None;
     let mut take_layer = || {
@@ -74,10 +73,10 @@ fn take(config: &KeeperConfig, live: &Live, held: Held, image: Option<&Path>, la
 
 type TakeLayer<'a> = &'a mut dyn FnMut() -> Result<(), String>;
 
-fn take_machine(config: &KeeperConfig, live: &Live, held: Held, image: &Path, layer: TakeLayer<'_>) -> Result<CaptureReport, Failure> {
+fn take_machine(config: &KeeperConfig, live: &mut Live, held: Held, image: &Path, layer: TakeLayer<'_>) -> Result<CaptureReport, Failure> {
     make_image(image)?;
     let work = live.cgroup.work_path();
-    match machine::capture(config, live.jail.pid, &work, held, image, layer) {
+    match machine::capture(config, live.jail.pid, &work, held, &mut live.history, image, layer) {
         Ok(captured) => Ok(CaptureReport {
             pause_us: captured.pause_us,
             total_us: 0,
@@ -97,12 +96,8 @@ fn take_machine(config: &KeeperConfig, live: &Live, held: Held, image: &Path, la
 }
 
 /// The files alone: the commands stand still for as long as the layer takes.
-fn take_files(live: &Live, layer: TakeLayer<'_>) -> Result<CaptureReport, Failure> {
-    let begun = Instant::now();
-    live.cgroup.freeze(Part::Work)?;
-    let taken = layer();
-    live.cgroup.thaw(Part::Work)?;
-    let pause_us = micros(begun);
+fn take_files(live: &mut Live, layer: TakeLayer<'_>) -> Result<CaptureReport, Failure> {
+    let (taken, pause_us) = branchbox_engine::still(&live.cgroup.work_path(), &mut live.history, layer)?;
     taken.map_err(|text| Failure::new(Code::CaptureFailed, text))?;
     Ok(CaptureReport { pause_us, total_us: 0, memory_bytes: 0, record_bytes: 0, processes: 0, threads: 0, notes: Vec::new() })
 }

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::guest::{Guest, Held};
-use branchbox_engine::{CaptureError, CaptureRequest, Captured, GuestLink, RestoreRequest, Restored};
+use branchbox_engine::{CallHistory, CaptureError, CaptureRequest, Captured, GuestLink, RestoreRequest, Restored};
 use branchbox_protocol::keeper::{KeeperConfig, Note};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -22,11 +22,12 @@ pub fn capture(
     guest_pid: i32,
     cgroup_work: &Path,
     held: Held,
+    history: &mut CallHistory,
     image: &Path,
     layer: &mut dyn FnMut() -> Result<(), String>,
 ) -> Result<Captured, CaptureError> {
     let request = CaptureRequest { guest_pid, cgroup_work, guest_state: held.state, guest_fds: held.fds, image, root: &config.root };
-    branchbox_engine::capture(&request, layer)
+    branchbox_engine::capture(&request, history, layer)
 }
 
 /// Makes the saved processes again below a fresh guest; they run once the result is released.

@@ -5,6 +5,7 @@ use crate::guest::Guest;
 use crate::listen;
 use crate::machine;
 use crate::record::RunRecord;
+use branchbox_engine::CallHistory;
 use branchbox_jail::cgroup::{Layout, Part, SandboxCgroup};
 use branchbox_jail::spawn::{Jail, JailSpec, spawn};
 use branchbox_model::Code;
@@ -31,6 +32,8 @@ pub struct Live {
     pub cgroup: SandboxCgroup,
     /// Its first process.
     pub guest: Guest,
+    /// What earlier captures saw of calls that wait.
+    pub history: CallHistory,
     /// What the node is told.
     pub running: Running,
 }
@@ -58,7 +61,7 @@ fn adopt(config: &KeeperConfig, layout: &Layout, record: &RunRecord, begun: Inst
     let guest = Guest::connect(&listen::guest_path(config))?;
     RunRecord::of(record.guest_pid)?.write(&config.sandbox_dir)?;
     let running = running(&jail, Vec::new(), begun)?;
-    Ok(Live { jail, cgroup, guest, running })
+    Ok(Live { jail, cgroup, guest, history: CallHistory::default(), running })
 }
 
 fn fresh(config: &KeeperConfig, layout: &Layout, begun: Instant) -> Result<Live, Failure> {
@@ -89,7 +92,7 @@ fn fresh(config: &KeeperConfig, layout: &Layout, begun: Instant) -> Result<Live,
         }
     });
     match inside {
-        Ok((jail, guest, running)) => Ok(Live { jail, cgroup, guest, running }),
+        Ok((jail, guest, running)) => Ok(Live { jail, cgroup, guest, history: CallHistory::default(), running }),
         Err(failure) => {
             if let Err(error) = cgroup.remove() {
                 tracing::error!("{}", Failure::from(error));

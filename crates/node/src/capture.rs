@@ -55,13 +55,16 @@ pub(crate) async fn capture(
     whole
 }
 
+/// Memory and records go into the state directory itself, whatever the pool is.
 fn check_room(inner: &Inner, memory: u64) -> Result<(), NodeError> {
+    let path = inner.state.path().to_path_buf();
     let needed = memory.saturating_add(ROOM_BYTES);
-    let free = inner.pool()?.room_bytes().map_err(|error| storage("look for free space", &error))?;
+    let usage = rustix::fs::statvfs(&path)
+        .map_err(|errno| NodeError::File { action: "look at", path: path.clone(), source: errno.into() })?;
+    let free = usage.f_bavail.saturating_mul(usage.f_frsize);
     if free >= needed {
         return Ok(());
     }
-    let path = inner.state.path().to_path_buf();
     Err(NodeError::LittleSpace { path, free_mib: free >> 20, needed_mib: needed >> 20 })
 }
 

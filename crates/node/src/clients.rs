@@ -9,8 +9,8 @@ use branchbox_protocol::{FrameError, PROTOCOL_VERSION, Packet, decode};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a call that does no work may take.
-const CALL_WAIT: Duration = Duration::from_secs(30);
+/// How long a call that does no work may take: a sandbox full of runaway processes leaves its guest little time.
+const CALL_WAIT: Duration = Duration::from_secs(60);
 /// How long a sandbox may take to start; a restore reads its memory from disk.
 pub(crate) const START_WAIT: Duration = Duration::from_secs(110);
 /// How long a capture may take.

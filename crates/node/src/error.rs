@@ -136,8 +136,10 @@ pub enum NodeError {
         action: &'static str,
         /// Why, with its objects.
         problem: String,
-        /// The disk is full.
-        full: bool,
+        /// What kind of failure.
+        code: Code,
+        /// What to do.
+        hint: Option<String>,
     },
     /// Too little space is left to begin.
     #[error("{free_mib} MiB are free below {}, {needed_mib} are needed", path.display())]
@@ -269,8 +271,9 @@ impl Coded for NodeError {
             Self::Closing | Self::AlreadyRunning { .. } => Code::Busy,
             Self::NewerState { .. } | Self::NotRoot | Self::Host { .. } => Code::HostUnsupported,
             Self::File { source, .. } if is_full(source) => Code::DiskFull,
-            Self::Storage { full: true, .. } | Self::LittleSpace { .. } => Code::DiskFull,
-            Self::File { .. } | Self::Storage { .. } | Self::CutOff => Code::InternalError,
+            Self::LittleSpace { .. } => Code::DiskFull,
+            Self::Storage { code, .. } => *code,
+            Self::File { .. } | Self::CutOff => Code::InternalError,
             Self::Keeper(error) => error.code,
             Self::Guest(error) => guest_code(error),
             Self::Peer { .. } => Code::GuestFailed,
@@ -308,7 +311,8 @@ impl Coded for NodeError {
             Self::NotRoot => "start it with sudo",
             Self::Host { .. } => "see what is missing: branchbox doctor",
             Self::File { source, .. } if is_full(source) => "free space on the state directory's disk",
-            Self::Storage { full: true, .. } | Self::LittleSpace { .. } => "delete snapshots and sandboxes that are not needed, or free space on the state directory's disk",
+            Self::Storage { hint: Some(hint), .. } => hint,
+            Self::LittleSpace { .. } => "delete snapshots and sandboxes that are not needed, or free space on the state directory's disk",
             Self::File { .. } => "see that the state directory can be written",
             Self::Guest(error) => return guest_hint(error),
             Self::Keeper(error) => return error.hint.clone(),

@@ -9,7 +9,7 @@ use branchbox_catalog::{Catalog, SqliteCatalog};
 use branchbox_jail::cgroup::Layout;
 use branchbox_layers::pool::{Pool, PoolOptions};
 use branchbox_layers::HostImage;
-use branchbox_model::{PoolDriver, SandboxId, SandboxState, SnapshotId, StopReason};
+use branchbox_model::{Code, Coded, PoolDriver, SandboxId, SandboxState, SnapshotId, StopReason};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,6 +20,8 @@ use tokio::sync::{RwLock, Semaphore, watch};
 const OPERATIONS_MAX: u32 = 1024;
 /// Sandboxes being started at once: each copies memory and makes mounts.
 const STARTS_MAX: usize = 16;
+/// At most this part of a file system is kept free.
+const RESERVE_FRACTION: u64 = 20;
 /// How often the pool is asked whether it can be closed.
 const CLOSE_TRIES: u32 = 50;
 
@@ -61,20 +63,16 @@ pub(crate) async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.unwrap_or(Err(NodeError::CutOff))
 }
 
-/// An error of the file layer, with its causes.
-pub(crate) fn storage(action: &'static str, error: &dyn std::error::Error) -> NodeError {
+/// An error of the layers or the cgroups, with its causes.
+pub(crate) fn storage(action: &'static str, error: &dyn Coded) -> NodeError {
     let mut problem = error.to_string();
-    let mut full = false;
     let mut cause = error.source();
     while let Some(source) = cause {
         problem.push_str(": ");
         problem.push_str(&source.to_string());
-        full |= source
-            .downcast_ref::<std::io::Error>()
-            .is_some_and(|io| matches!(io.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded));
         cause = source.source();
     }
-    NodeError::Storage { action, problem, full }
+    NodeError::Storage { action, problem, code: error.code(), hint: error.hint() }
 }
 
 impl Node {
@@ -266,8 +264,16 @@ impl Inner {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        Err(NodeError::Storage { action: "close the pool", problem: "an operation still uses it".into(), full: false })
+        Err(NodeError::Storage { action: "close the pool", problem: "an operation still uses it".into(), code: Code::Busy, hint: None })
     }
+}
+
+/// The pool's default reserve, or less on a small file system.
+fn reserve(path: &Path) -> Result<u64, NodeError> {
+    let usage = rustix::fs::statvfs(path)
+        .map_err(|errno| NodeError::File { action: "look at", path: path.into(), source: errno.into() })?;
+    let whole = usage.f_blocks.saturating_mul(usage.f_frsize);
+    Ok(PoolOptions::default().reserve_bytes.min(whole / RESERVE_FRACTION))
 }
 
 /// What is opened before anything async can begin.
@@ -288,7 +294,10 @@ impl Foundation {
         }
         let state = StateDir::open(&config.state_dir, &config.run_parent)?;
         let layout = Layout::detect().map_err(|error| NodeError::Host { problem: error.to_string() })?;
-        let reserve_bytes = config.reserve_bytes.unwrap_or(PoolOptions::default().reserve_bytes);
+        let reserve_bytes = match config.reserve_bytes {
+            Some(bytes) => bytes,
+            None => reserve(state.path())?,
+        };
         let options = PoolOptions { driver: config.pool_driver, reserve_bytes };
         let pool = Pool::open(state.path(), options).map_err(|error| storage("open the pool", &error))?;
         let image = HostImage::prepare(&pool.images_dir(), &config.exe)

@@ -102,6 +102,8 @@ pub struct PipeEnd {
 /// A pipe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pipe {
+    /// Where a named one lies.
+    pub path: Option<Vec<u8>>,
     /// Capacity in bytes.
     pub capacity: u32,
     /// Owner and group inside.

@@ -8,9 +8,11 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// Directories that are no project, though what lies inside may be one.
-const TOO_WIDE: &[&str] = &["/", "/usr", "/var", "/opt", "/home", "/root", "/srv", "/mnt", "/media", "/tmp", "/var/tmp", "/workspace"];
+const TOO_WIDE: &[&str] =
+    &["/", "/usr", "/var", "/opt", "/home", "/root", "/srv", "/mnt", "/media", "/tmp", "/var/tmp", "/workspace"];
 /// Directories in which nothing is a project.
-const SYSTEM: &[&str] = &["/etc", "/proc", "/sys", "/dev", "/run", "/boot", "/bin", "/sbin", "/lib", "/lib64", "/usr/bin", "/usr/lib"];
+const SYSTEM: &[&str] =
+    &["/etc", "/proc", "/sys", "/dev", "/run", "/boot", "/bin", "/sbin", "/lib", "/lib64", "/usr/bin", "/usr/lib"];
 /// Largest `.git` or `commondir` file.
 const GIT_FILE_BYTES_MAX: u64 = 16 * 1024;
 
@@ -33,14 +35,16 @@ impl Directory {
     /// # Errors
     /// A [`Fault`] when it is no place to try a step.
     pub fn find(cwd: &Path, home: &Path) -> Result<Self, Fault> {
-        let cwd = fs_err::canonicalize(cwd).map_err(|error| Fault::cannot_run("cannot find the current directory").because(&error))?;
+        let cwd = fs_err::canonicalize(cwd)
+            .map_err(|error| Fault::cannot_run("cannot find the current directory").because(&error))?;
         if let Some(why) = refused(&cwd, home) {
             return Err(Fault::cannot_run(format!("cannot try a step in {}", cwd.display()))
                 .cause(why)
                 .hint("change to the project's own directory and try again"));
         }
         let top = work_tree(&cwd, home).unwrap_or_else(|| cwd.clone());
-        let facts = fs_err::metadata(&top).map_err(|error| Fault::cannot_run("cannot look at the directory").because(&error))?;
+        let facts = fs_err::metadata(&top)
+            .map_err(|error| Fault::cannot_run("cannot look at the directory").because(&error))?;
         let repository = repository_elsewhere(&top, home);
         Ok(Self { owner: (facts.uid(), facts.gid()), repository, top, cwd })
     }
@@ -67,7 +71,8 @@ fn repository_elsewhere(top: &Path, home: &Path) -> Option<PathBuf> {
     let text = small_file(&top.join(".git"))?;
     let named = text.lines().next()?.strip_prefix("gitdir:")?.trim();
     let git_dir = fs_err::canonicalize(top.join(named)).ok()?;
-    let common = small_file(&git_dir.join("commondir")).and_then(|text| fs_err::canonicalize(git_dir.join(text.trim())).ok());
+    let common =
+        small_file(&git_dir.join("commondir")).and_then(|text| fs_err::canonicalize(git_dir.join(text.trim())).ok());
     let found = common.filter(|common| git_dir.starts_with(common)).unwrap_or(git_dir);
     // The file is the directory's word: what it names must look like a repository to be shown.
     let is_repository = found.join("HEAD").is_file() && found.join("objects").is_dir();
@@ -86,7 +91,9 @@ mod tests {
     fn scene() -> (tempfile::TempDir, PathBuf) {
         let scene = tempfile::tempdir_in("/var/tmp").expect("temporary directory");
         let root = fs_err::canonicalize(scene.path()).expect("path");
-        for directory in ["home/ada/project/src", "home/ada/main/.git/worktrees/w", "home/ada/main/.git/objects", "home/ada/w"] {
+        for directory in
+            ["home/ada/project/src", "home/ada/main/.git/worktrees/w", "home/ada/main/.git/objects", "home/ada/w"]
+        {
             fs_err::create_dir_all(root.join(directory)).expect("directory");
         }
         (scene, root)

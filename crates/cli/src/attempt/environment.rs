@@ -8,19 +8,57 @@ use std::collections::BTreeMap;
 /// Variables that are handed over when the caller has them.
 pub const HANDED: &[&str] = &[
     // locale
-    "LANG", "LANGUAGE", "TZ",
+    "LANG",
+    "LANGUAGE",
+    "TZ",
     // Rust
-    "CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN", "RUSTFLAGS", "CARGO_TARGET_DIR", "CARGO_BUILD_JOBS", "RUST_BACKTRACE",
+    "CARGO_HOME",
+    "RUSTUP_HOME",
+    "RUSTUP_TOOLCHAIN",
+    "RUSTFLAGS",
+    "CARGO_TARGET_DIR",
+    "CARGO_BUILD_JOBS",
+    "RUST_BACKTRACE",
     // Node
-    "NVM_DIR", "NVM_BIN", "VOLTA_HOME", "FNM_DIR", "NODE_ENV", "PNPM_HOME", "BUN_INSTALL", "DENO_INSTALL", "DENO_DIR",
+    "NVM_DIR",
+    "NVM_BIN",
+    "VOLTA_HOME",
+    "FNM_DIR",
+    "NODE_ENV",
+    "PNPM_HOME",
+    "BUN_INSTALL",
+    "DENO_INSTALL",
+    "DENO_DIR",
     // Python
-    "VIRTUAL_ENV", "PYENV_ROOT", "PYENV_VERSION", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "UV_CACHE_DIR", "PIP_CACHE_DIR",
-    "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE",
+    "VIRTUAL_ENV",
+    "PYENV_ROOT",
+    "PYENV_VERSION",
+    "CONDA_PREFIX",
+    "CONDA_DEFAULT_ENV",
+    "UV_CACHE_DIR",
+    "PIP_CACHE_DIR",
+    "PYTHONPATH",
+    "PYTHONUNBUFFERED",
+    "PYTHONDONTWRITEBYTECODE",
     // Go, JVM, C
-    "GOPATH", "GOROOT", "GOCACHE", "GOFLAGS", "GOTOOLCHAIN", "JAVA_HOME", "CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS", "MAKEFLAGS",
-    "PKG_CONFIG_PATH", "CMAKE_PREFIX_PATH",
+    "GOPATH",
+    "GOROOT",
+    "GOCACHE",
+    "GOFLAGS",
+    "GOTOOLCHAIN",
+    "JAVA_HOME",
+    "CC",
+    "CXX",
+    "CFLAGS",
+    "CXXFLAGS",
+    "LDFLAGS",
+    "MAKEFLAGS",
+    "PKG_CONFIG_PATH",
+    "CMAKE_PREFIX_PATH",
     // version managers
-    "MISE_DATA_DIR", "ASDF_DATA_DIR", "ASDF_DIR",
+    "MISE_DATA_DIR",
+    "ASDF_DATA_DIR",
+    "ASDF_DIR",
 ];
 
 /// Prefix of the locale categories.
@@ -64,9 +102,18 @@ mod tests {
     #[test]
     fn tokens_stay_outside() {
         let caller = [
-            ("PATH", "/evil"), ("LANG", "de_DE.UTF-8"), ("LC_ALL", "C"), ("GITHUB_TOKEN", "t"), ("AWS_SECRET_ACCESS_KEY", "s"),
-            ("SSH_AUTH_SOCK", "/s"), ("CARGO_HOME", "/c"), ("CARGO_REGISTRY_TOKEN", "t"), ("LD_PRELOAD", "/x.so"),
-            ("BASH_ENV", "/x"), ("HOME", "/elsewhere"), ("NPM_TOKEN", "t"),
+            ("PATH", "/evil"),
+            ("LANG", "de_DE.UTF-8"),
+            ("LC_ALL", "C"),
+            ("GITHUB_TOKEN", "t"),
+            ("AWS_SECRET_ACCESS_KEY", "s"),
+            ("SSH_AUTH_SOCK", "/s"),
+            ("CARGO_HOME", "/c"),
+            ("CARGO_REGISTRY_TOKEN", "t"),
+            ("LD_PRELOAD", "/x.so"),
+            ("BASH_ENV", "/x"),
+            ("HOME", "/elsewhere"),
+            ("NPM_TOKEN", "t"),
         ];
         let caller = caller.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let given = Given { path: "/usr/bin".into(), home: "/home/ada", user: "ada" };
@@ -74,7 +121,16 @@ mod tests {
         let shown: Vec<_> = step.iter().map(|(name, value)| format!("{name}={value}")).collect();
         assert_eq!(
             shown,
-            ["CARGO_HOME=/c", "GIT_OPTIONAL_LOCKS=0", "HOME=/home/ada", "LANG=de_DE.UTF-8", "LC_ALL=C", "LOGNAME=ada", "PATH=/usr/bin", "USER=ada"]
+            [
+                "CARGO_HOME=/c",
+                "GIT_OPTIONAL_LOCKS=0",
+                "HOME=/home/ada",
+                "LANG=de_DE.UTF-8",
+                "LC_ALL=C",
+                "LOGNAME=ada",
+                "PATH=/usr/bin",
+                "USER=ada"
+            ]
         );
     }
 }

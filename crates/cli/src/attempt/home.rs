@@ -59,19 +59,45 @@ pub const TOOLCHAINS: &[Toolchain] = &[
 
 /// Places of a home that are never shown, whatever names them.
 pub const NEVER: &[&str] = &[
-    ".ssh", ".gnupg", ".aws", ".azure", ".config", ".docker", ".kube", ".password-store", ".mozilla", ".terraform.d",
-    ".local/share/keyrings", ".vault-token", ".oci", ".boto", ".s3cfg", ".pki", ".thunderbird", ".gsutil",
+    ".ssh",
+    ".gnupg",
+    ".aws",
+    ".azure",
+    ".config",
+    ".docker",
+    ".kube",
+    ".password-store",
+    ".mozilla",
+    ".terraform.d",
+    ".local/share/keyrings",
+    ".vault-token",
+    ".oci",
+    ".boto",
+    ".s3cfg",
+    ".pki",
+    ".thunderbird",
+    ".gsutil",
 ];
 
 /// Names of files that are covered wherever a shown toolchain holds them near its top.
 pub const NEVER_FILES: &[&str] = &[
-    "credentials", "credentials.toml", "credentials.json", "credentials.tfrc.json", ".npmrc", ".pypirc", ".netrc", "_netrc",
-    ".git-credentials", ".condarc", ".env",
+    "credentials",
+    "credentials.toml",
+    "credentials.json",
+    "credentials.tfrc.json",
+    ".npmrc",
+    ".pypirc",
+    ".netrc",
+    "_netrc",
+    ".git-credentials",
+    ".condarc",
+    ".env",
 ];
 
 /// Host directories outside any home that the image brings already, or that are not for showing.
-const SYSTEM: &[&str] =
-    &["/usr", "/opt", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc", "/sys", "/dev", "/run", "/var", "/boot", "/tmp"];
+const SYSTEM: &[&str] = &[
+    "/usr", "/opt", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc", "/sys", "/dev", "/run", "/var", "/boot", "/tmp",
+];
 
 /// How deep below a shown directory [`NEVER_FILES`] are looked for; deeper ones belong to packages, not to people.
 const COVER_DEPTH: usize = 2;
@@ -134,14 +160,18 @@ impl Caller<'_> {
         let secret = NEVER.iter().map(|place| self.home.join(place));
         let mut secret = secret.filter(|secret| path.starts_with(secret) || secret.starts_with(path));
         let system = path.parent().is_none() || SYSTEM.iter().any(|system| path.starts_with(system));
-        !above_home && secret.next().is_none() && (!system || path.starts_with(self.home))
+        // Under sudo, `PATH` may name another home, whose secret places have the same names.
+        let secret_name = path.components().any(|part| NEVER.iter().any(|place| part.as_os_str() == *place));
+        !above_home && !secret_name && secret.next().is_none() && (!system || path.starts_with(self.home))
     }
 
     /// `bin` directories of toolchains that `PATH` lacks, as under `sudo`, which resets it.
     #[must_use]
     pub fn path_with_tools(&self, shown: &[Shown]) -> String {
-        let mut path: Vec<String> = self.path.split(':').filter(|entry| entry.starts_with('/')).map(str::to_owned).collect();
-        let bins = [".local/bin", ".cargo/bin", "go/bin", ".bun/bin", ".deno/bin", ".volta/bin", ".pyenv/shims", ".pyenv/bin"];
+        let mut path: Vec<String> =
+            self.path.split(':').filter(|entry| entry.starts_with('/')).map(str::to_owned).collect();
+        let bins =
+            [".local/bin", ".cargo/bin", "go/bin", ".bun/bin", ".deno/bin", ".volta/bin", ".pyenv/shims", ".pyenv/bin"];
         for bin in bins.iter().map(|bin| self.home.join(bin)) {
             let text = bin.to_string_lossy().into_owned();
             if shown.iter().any(|shown| bin.starts_with(&shown.target)) && bin.is_dir() && !path.contains(&text) {
@@ -218,7 +248,9 @@ mod tests {
             for part in toolchain.shown {
                 let path = Path::new(toolchain.home).join(part);
                 assert!(!toolchain.home.is_empty());
-                for secret in NEVER.iter().chain(&[".cargo/credentials.toml", ".npmrc", ".pypirc", ".netrc", ".gitconfig"]) {
+                for secret in
+                    NEVER.iter().chain(&[".cargo/credentials.toml", ".npmrc", ".pypirc", ".netrc", ".gitconfig"])
+                {
                     assert!(!Path::new(secret).starts_with(&path), "{} would show {secret}", path.display());
                     assert!(!path.starts_with(secret), "{} is inside {secret}", path.display());
                 }
@@ -228,18 +260,30 @@ mod tests {
 
     #[test]
     fn only_toolchains_are_shown() {
-        let home = home_with(&[".cargo/bin", ".cargo/registry", ".ssh", ".aws", "documents", ".config/gh", ".local/bin"]);
+        let home =
+            home_with(&[".cargo/bin", ".cargo/registry", ".ssh", ".aws", "documents", ".config/gh", ".local/bin"]);
         let names: Vec<_> = [".cargo/bin", ".cargo/registry", ".local/bin"].map(PathBuf::from).into();
         assert_eq!(shown(home.path(), "/usr/bin:/bin"), names);
     }
 
     #[test]
     fn path_entries_are_shown_unless_they_are_secret_or_the_home_itself() {
-        let home = home_with(&["tools/bin", ".ssh/bin", ".config/x/bin", "env/bin"]);
+        let home = home_with(&["tools/bin", "other/.ssh/bin", ".ssh/bin", ".config/x/bin", "env/bin"]);
         fs_err::write(home.path().join("env/pyvenv.cfg"), "").expect("file");
         let at = |part: &str| home.path().join(part).display().to_string();
-        let path = [at("tools/bin"), at(".ssh/bin"), at(".config/x/bin"), at(""), at("env/bin"), "/".into(), "/etc".into(),
-            "relative/bin".into(), at("tools/../.ssh")].join(":");
+        let path = [
+            at("tools/bin"),
+            at("other/.ssh/bin"),
+            at(".ssh/bin"),
+            at(".config/x/bin"),
+            at(""),
+            at("env/bin"),
+            "/".into(),
+            "/etc".into(),
+            "relative/bin".into(),
+            at("tools/../.ssh"),
+        ]
+        .join(":");
         assert_eq!(shown(home.path(), &path), [PathBuf::from("env"), PathBuf::from("tools/bin")]);
     }
 

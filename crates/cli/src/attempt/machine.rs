@@ -65,7 +65,8 @@ pub fn describe(
     let mut extras = RootExtras::default();
     if invoker.has_home() {
         let repository = directory.repository.as_deref();
-        let inside = shown.iter().map(|shown| shown.target.as_path()).chain([directory.top.as_path()]).chain(repository);
+        let inside =
+            shown.iter().map(|shown| shown.target.as_path()).chain([directory.top.as_path()]).chain(repository);
         let home = empty_home(&scratch.join("home"), &invoker.home, inside)?;
         extras.trees.push(tree("home".into(), home, invoker.home.clone(), INSIDE));
     }
@@ -78,7 +79,8 @@ pub fn describe(
         extras.binds.push(bind(repository.clone(), repository.clone(), directory.owner));
     }
     let covers = Covers::make(&scratch.join("covers"))?;
-    let credentials = shown.iter().flat_map(|shown| home::covered(&shown.source).into_iter().map(|path| shown.target.join(path)));
+    let credentials =
+        shown.iter().flat_map(|shown| home::covered(&shown.source).into_iter().map(|path| shown.target.join(path)));
     extras.binds.extend(credentials.take(COVERED_MAX).map(|path| covers.over(path, false)));
     extras.binds.extend(masked.iter().map(|masked| covers.over(directory.top.join(&masked.path), masked.is_dir)));
     let path = caller.path_with_tools(&shown);
@@ -169,7 +171,9 @@ fn git_config(host: &str) -> String {
             section = name.trim_end_matches(']').trim().to_ascii_lowercase();
         } else if let Some((key, value)) = line.split_once('=').filter(|_| section == "user") {
             let (key, value) = (key.trim().to_ascii_lowercase(), value.trim().trim_matches('"'));
-            let plain = value.len() <= IDENTITY_BYTES_MAX && !value.contains(['"', '\\']) && !value.chars().any(char::is_control);
+            let plain = value.len() <= IDENTITY_BYTES_MAX
+                && !value.contains(['"', '\\'])
+                && !value.chars().any(char::is_control);
             if (key == "name" || key == "email") && plain {
                 text.push_str(&format!("\t{key} = \"{value}\"\n"));
             }
@@ -207,9 +211,14 @@ mod tests {
         let caller = Caller { home: &home, path: "/usr/bin", variable: &none };
         let masked = [Masked { path: ".env".into(), is_dir: false }];
         let machine = describe(&directory, &invoker, &caller, &masked, &root.join("scratch")).expect("describes");
-        let targets: Vec<_> = machine.extras.trees.iter().map(|tree| (tree.name.as_str(), tree.target.clone())).collect();
-        let expected =
-            [("home", home.clone()), ("tools0", home.join(".cargo/bin")), ("tools1", home.join(".nvm")), ("repo", project.clone())];
+        let targets: Vec<_> =
+            machine.extras.trees.iter().map(|tree| (tree.name.as_str(), tree.target.clone())).collect();
+        let expected = [
+            ("home", home.clone()),
+            ("tools0", home.join(".cargo/bin")),
+            ("tools1", home.join(".nvm")),
+            ("repo", project.clone()),
+        ];
         assert_eq!(targets, expected);
         let covered: Vec<_> = machine.extras.binds.iter().map(|bind| bind.target.clone()).collect();
         assert_eq!(covered, [home.join(".nvm/.npmrc"), project.join(".env")]);

@@ -46,7 +46,8 @@ pub enum MaskError {
 /// [`MaskError`] when the mask could not be carried out whole.
 pub fn find(top: &Path, patterns: &[String]) -> Result<Vec<Masked>, MaskError> {
     for pattern in patterns {
-        let fine = !pattern.is_empty() && pattern.len() <= PATTERN_BYTES_MAX && pattern.split('/').all(|part| part != "..");
+        let fine =
+            !pattern.is_empty() && pattern.len() <= PATTERN_BYTES_MAX && pattern.split('/').all(|part| part != "..");
         if !fine {
             return Err(MaskError::Pattern(pattern.clone()));
         }
@@ -92,7 +93,9 @@ fn components(pattern: &[&str], path: &[&str]) -> bool {
     match (pattern, path) {
         ([], []) => true,
         (["**", rest @ ..], _) => (0..=path.len()).any(|skipped| components(rest, &path[skipped..])),
-        ([first, rest @ ..], [name, more @ ..]) => component(first.as_bytes(), name.as_bytes()) && components(rest, more),
+        ([first, rest @ ..], [name, more @ ..]) => {
+            component(first.as_bytes(), name.as_bytes()) && components(rest, more)
+        }
         _ => false,
     }
 }

@@ -8,6 +8,7 @@
 
 mod directory;
 mod environment;
+mod gone;
 mod home;
 mod machine;
 mod mask;
@@ -24,6 +25,7 @@ use crate::commands::exec::command_of;
 use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::output::Form;
+use crate::signals::Signals;
 use clap::Args;
 use std::time::Instant;
 use steps::Steps;
@@ -76,6 +78,11 @@ impl TryArgs {
         let started = Instant::now();
         let voice = Voice::new(Form::of(global.json), started);
         let voice = if self.sandbox.is_some() { voice.aside() } else { voice };
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+        let runtime =
+            runtime.map_err(|error| Fault::new(Exit::Internal, "cannot start the runtime").because(&error))?;
+        // Before the first line: who has seen it may interrupt.
+        let signals = runtime.block_on(async { Signals::listen() })?;
         voice.head(&self.step.join(" "));
         if self.online || !self.allow.is_empty() {
             return Err(Fault::cannot_run("cannot give the step a network")
@@ -86,11 +93,9 @@ impl TryArgs {
         if self.sandbox.is_none() && !rustix::process::geteuid().is_root() {
             return Err(Fault::cannot_run("making a sandbox needs root").hint(sudo_line()));
         }
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| Fault::new(Exit::Internal, "cannot start the runtime").because(&error))?;
         let result = match self.sandbox.clone() {
-            None => runtime.block_on(stage::here(self, &voice)),
-            Some(sandbox) => runtime.block_on(stage::in_sandbox(self, global, &sandbox, &voice)),
+            None => runtime.block_on(stage::here(self, signals, &voice)),
+            Some(sandbox) => runtime.block_on(stage::in_sandbox(self, global, &sandbox, signals, &voice)),
         };
         // A question that nobody answered may still be waiting for a line.
         runtime.shutdown_background();
@@ -106,7 +111,10 @@ impl TryArgs {
 /// The line that runs this very command as root.
 fn sudo_line() -> String {
     let exe = std::env::current_exe().map_or_else(|_| "branchbox".into(), |path| path.display().to_string());
-    let exe = std::env::current_dir().ok().and_then(|cwd| exe.strip_prefix(&format!("{}/", cwd.display())).map(str::to_owned)).unwrap_or(exe);
+    let exe = std::env::current_dir()
+        .ok()
+        .and_then(|cwd| exe.strip_prefix(&format!("{}/", cwd.display())).map(str::to_owned))
+        .unwrap_or(exe);
     let words = std::iter::once(exe).chain(std::env::args().skip(1)).map(|word| quoted(&word));
     format!("sudo -E {}", words.collect::<Vec<_>>().join(" "))
 }
@@ -114,7 +122,11 @@ fn sudo_line() -> String {
 /// A word as a shell reads it back.
 fn quoted(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./=:,@%+".contains(&byte);
-    if !word.is_empty() && word.bytes().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+    if !word.is_empty() && word.bytes().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
 }
 
 #[cfg(test)]

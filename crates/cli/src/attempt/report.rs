@@ -7,7 +7,7 @@
 //!   step   exit 0 in 31 ms
 //!   check  test -f README.md: exit 1 in 4 ms
 //!   ✗ failed: the copy was discarded, nothing here was touched (0.4 s)
-//!     the step would have changed 214 paths:
+//!     the step would have changed 214 files:
 //!       D  Cargo.toml                   -120
 //!       …  and 201 more
 //! ```
@@ -70,9 +70,6 @@ pub struct Changed {
     pub kind: ChangeKind,
     /// Relative to the directory; a directory's ends with a slash.
     pub path: String,
-    /// Of a removed directory, what went with it.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub below: u64,
     /// Lines added, of a text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub added: Option<u64>,
@@ -115,10 +112,10 @@ impl Changed {
     }
 
     fn size(&self) -> String {
-        let lines = |sign: char, lines: Option<u64>| lines.filter(|&lines| lines > 0).map(|lines| format!("{sign}{lines}"));
+        let lines =
+            |sign: char, lines: Option<u64>| lines.filter(|&lines| lines > 0).map(|lines| format!("{sign}{lines}"));
         let parts: Vec<String> = [lines('+', self.added), lines('-', self.removed)].into_iter().flatten().collect();
         match (self.size_before, self.size_after) {
-            _ if self.below > 0 => format!("and {} below it", self.below),
             _ if !parts.is_empty() => parts.join(" "),
             _ if self.added.is_some() || self.kind == ChangeKind::Meta => String::new(),
             (Some(before), Some(after)) => format!("{} → {}", bytes(before), bytes(after)),
@@ -132,10 +129,10 @@ impl Changed {
 #[derive(Debug, Clone, Default, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Changes {
-    /// How many paths changed in all.
+    /// How many files changed in all; directories count only where nothing in them did.
     pub total: u64,
     /// The first of them.
-    pub paths: Vec<Changed>,
+    pub files: Vec<Changed>,
     /// Files that the host runs by itself, such as git hooks.
     pub guarded: Vec<Changed>,
     /// What cannot be written back, and why.
@@ -149,10 +146,10 @@ impl Changes {
         if self.total == 0 {
             return format!("    {head} nothing\n");
         }
-        let paths = if self.total == 1 { "path" } else { "paths" };
-        let mut text = format!("    {head} {} {paths}:\n", self.total);
-        let of_guarded: u64 = self.guarded.iter().map(|changed| 1 + changed.below).sum();
-        list(&mut text, &self.paths, self.total - of_guarded);
+        let files = if self.total == 1 { "file" } else { "files" };
+        let mut text = format!("    {head} {} {files}:\n", self.total);
+        let of_guarded = self.guarded.len() as u64;
+        list(&mut text, &self.files, self.total.saturating_sub(of_guarded));
         if !self.guarded.is_empty() {
             text.push_str("    \x1b[1;33mof these your machine runs by itself\x1b[0m:\n");
             list(&mut text, &self.guarded, of_guarded);
@@ -164,21 +161,16 @@ impl Changes {
     }
 }
 
-fn list(text: &mut String, paths: &[Changed], total: u64) {
-    let listed = &paths[..paths.len().min(LISTED_MAX)];
+fn list(text: &mut String, files: &[Changed], total: u64) {
+    let listed = &files[..files.len().min(LISTED_MAX)];
     let width = listed.iter().map(|changed| printable(&changed.path).chars().count()).max().unwrap_or(0).min(60);
     for changed in listed {
         text.push_str(&changed.line(width));
     }
-    let shown: u64 = listed.iter().map(|changed| 1 + changed.below).sum();
+    let shown = listed.len() as u64;
     if total > shown {
         let _ = writeln!(text, "      …  and {} more", total - shown);
     }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 /// How the attempt ended.
@@ -243,17 +235,24 @@ mod tests {
     }
 
     fn changed(kind: ChangeKind, path: &str) -> Changed {
-        Changed { kind, path: path.into(), below: 0, added: None, removed: None, size_before: None, size_after: None }
+        Changed { kind, path: path.into(), added: None, removed: None, size_before: None, size_after: None }
     }
 
     #[test]
     fn a_failed_step_reads_so() {
-        let check = Outcome { exit_code: Some(1), timed_out: false, out_of_memory: false, missed_network: false, duration_ms: 4 };
-        let deleted = Changed { removed: Some(120), size_before: Some(4000), ..changed(ChangeKind::Deleted, "Cargo.toml") };
-        let binary = Changed { size_before: Some(2048), size_after: Some(4096), ..changed(ChangeKind::Changed, "logo.png") };
+        let check = Outcome {
+            exit_code: Some(1),
+            timed_out: false,
+            out_of_memory: false,
+            missed_network: false,
+            duration_ms: 4,
+        };
+        let deleted =
+            Changed { removed: Some(120), size_before: Some(4000), ..changed(ChangeKind::Deleted, "Cargo.toml") };
+        let binary =
+            Changed { size_before: Some(2048), size_after: Some(4096), ..changed(ChangeKind::Changed, "logo.png") };
         let both = Changed { added: Some(3), removed: Some(1), ..changed(ChangeKind::Changed, "src/main.rs") };
-        let directory = Changed { below: 34, ..changed(ChangeKind::Deleted, "docs/") };
-        let changes = Changes { total: 214, paths: vec![deleted, directory, binary, both], ..Changes::default() };
+        let changes = Changes { total: 214, files: vec![deleted, binary, both], ..Changes::default() };
         let text = head("rm -rf ./*")
             + &line("fork", "paused 1.2 ms, copy ready in 14 ms")
             + &line("check", &format!("test -f README.md: {}", check.words()))
@@ -265,35 +264,47 @@ mod tests {
                fork   paused 1.2 ms, copy ready in 14 ms\n  \
                check  test -f README.md: exit 1 in 4.0 ms\n  \
                ✗ failed: the copy was discarded, nothing here was touched (420 ms)\n    \
-                 the step would have changed 214 paths:\n      \
+                 the step would have changed 214 files:\n      \
                    D  Cargo.toml   -120\n      \
-                   D  docs/        and 34 below it\n      \
                    M  logo.png     2.0 KiB → 4.0 KiB\n      \
                    M  src/main.rs  +3 -1\n      \
-                   …  and 176 more\n"
+                   …  and 211 more\n"
         );
     }
 
     #[test]
     fn what_the_host_runs_by_itself_stands_apart() {
-        let changes = Changes { total: 1, guarded: vec![changed(ChangeKind::Added, ".git/hooks/pre-commit")], ..Changes::default() };
+        let changes = Changes {
+            total: 1,
+            guarded: vec![changed(ChangeKind::Added, ".git/hooks/pre-commit")],
+            ..Changes::default()
+        };
         assert_eq!(
             plain(&changes.text("the step changed")),
-            "    the step changed 1 path:\n    of these your machine runs by itself:\n      A  .git/hooks/pre-commit\n"
+            "    the step changed 1 file:\n    of these your machine runs by itself:\n      A  .git/hooks/pre-commit\n"
         );
         assert_eq!(Changes::default().text("the step changed"), "    the step changed nothing\n");
     }
 
     #[test]
     fn a_file_name_cannot_forge_a_line() {
-        let changes = Changes { total: 1, paths: vec![changed(ChangeKind::Added, "a\n  ✓ passed\x1b[2J")], ..Changes::default() };
+        let changes =
+            Changes {
+                total: 1, files: vec![changed(ChangeKind::Added, "a\n  ✓ passed\x1b[2J")], ..Changes::default()
+            };
         let text = plain(&changes.text("the step changed"));
         assert!(!text.contains("\n  ✓ passed") && !text.contains('\x1b'), "{text:?}");
     }
 
     #[test]
     fn a_command_that_did_not_exit_says_how_it_ended() {
-        let outcome = |exit_code, timed_out| Outcome { exit_code, timed_out, out_of_memory: false, missed_network: false, duration_ms: 1200 };
+        let outcome = |exit_code, timed_out| Outcome {
+            exit_code,
+            timed_out,
+            out_of_memory: false,
+            missed_network: false,
+            duration_ms: 1200,
+        };
         assert_eq!(outcome(Some(-9), false).words(), "ended by signal 9 in 1.2 s");
         assert_eq!(outcome(Some(-9), true).words(), "out of time in 1.2 s");
         assert_eq!(outcome(None, false).words(), "could not start in 1.2 s");

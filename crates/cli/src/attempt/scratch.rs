@@ -22,9 +22,8 @@ pub const KEPT: Duration = Duration::from_secs(3600);
 /// How long a directory without a lock may belong to a run that is just starting.
 const UNLOCKED: Duration = Duration::from_secs(60);
 /// File systems that cannot hold an overlay's upper: overlay, NFS, CIFS, SMB2, 9p, FUSE, FAT, exFAT, ramfs.
-const NO_UPPER: &[u64] = &[
-    0x794c_7630, 0x6969, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997, 0x6573_5546, 0x4d44, 0x2011_bab0, 0x8584_58f6,
-];
+const NO_UPPER: &[u64] =
+    &[0x794c_7630, 0x6969, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997, 0x6573_5546, 0x4d44, 0x2011_bab0, 0x8584_58f6];
 const TMPFS: u64 = 0x0102_1994;
 
 /// A state directory that goes away with its value.
@@ -43,8 +42,10 @@ impl Scratch {
     /// A [`Fault`] that names what was looked at.
     pub fn make(temporary: Option<&Path>) -> Result<Self, Fault> {
         let disks = temporary.into_iter().chain([Path::new("/var/tmp"), Path::new("/tmp")]);
-        let places: Vec<(&Path, bool)> =
-            disks.map(|place| (place, false)).chain([(Path::new("/dev/shm"), true), (Path::new("/run"), true)]).collect();
+        let places: Vec<(&Path, bool)> = disks
+            .map(|place| (place, false))
+            .chain([(Path::new("/dev/shm"), true), (Path::new("/run"), true)])
+            .collect();
         let mut looked = Vec::new();
         for &(place, memory) in &places {
             match suits(place) {
@@ -132,7 +133,8 @@ fn collect(place: &Path) {
             continue;
         }
         let age = facts.modified().ok().and_then(|time| time.elapsed().ok()).unwrap_or_default();
-        let over = (name.starts_with(KEPT_PREFIX) && age > KEPT) || (name.starts_with(PREFIX) && is_free(&entry.path(), age));
+        let over =
+            (name.starts_with(KEPT_PREFIX) && age > KEPT) || (name.starts_with(PREFIX) && is_free(&entry.path(), age));
         if over {
             // Keepers of that run may still be ending; the run after this one tries again.
             let _ = std::fs::remove_dir_all(entry.path());

@@ -5,6 +5,7 @@
 //! told and what their flags allow.
 
 use super::directory::Directory;
+use super::gone;
 use super::machine::{INSIDE, REPO_TREE};
 use super::report::{ChangeKind, Changed, Changes, LISTED_MAX, Verdict};
 use super::scratch::Scratch;
@@ -51,19 +52,25 @@ impl Settled {
             Verdict::Failed | Verdict::Unchanged => String::new(),
             Verdict::Kept => format!("  \x1b[1;32m✓ written back\x1b[0m to {}\n", top.display()),
             Verdict::NotKept if self.left_out > 0 => "  not written back: nothing here was touched\n".into(),
-            Verdict::NotKept => "  not written back: nothing here was touched (--yes writes back without asking)\n".into(),
+            Verdict::NotKept => {
+                "  not written back: nothing here was touched (--yes writes back without asking)\n".into()
+            }
             Verdict::Conflict => self.conflict_text(),
         };
         if self.left_out > 0 {
             let what = count(self.left_out, "file");
-            let _ = writeln!(text, "  left out: {what} that your machine runs by itself (--allow-hooks writes these back too)");
+            let _ = writeln!(
+                text,
+                "  left out: {what} that your machine runs by itself (--allow-hooks writes these back too)"
+            );
         }
         text
     }
 
     fn conflict_text(&self) -> String {
         let paths = count(self.conflicts.len(), "path");
-        let mut text = format!("  \x1b[1;31m✗ not written back\x1b[0m: {paths} changed here meanwhile, nothing was touched\n");
+        let mut text =
+            format!("  \x1b[1;31m✗ not written back\x1b[0m: {paths} changed here meanwhile, nothing was touched\n");
         for path in self.conflicts.iter().take(LISTED_MAX) {
             let _ = writeln!(text, "      {}", printable(path));
         }
@@ -146,7 +153,9 @@ impl Found {
             Err(WriteBackError::Conflict { paths }) => {
                 let conflicts = paths.iter().map(|path| path.display().to_string()).collect();
                 let kept = scratch.keep(&self.up);
-                let kept = kept.map_err(|error| Fault::new(Exit::Conflict, "cannot keep the copy's files after a conflict").because(&error))?;
+                let kept = kept.map_err(|error| {
+                    Fault::new(Exit::Conflict, "cannot keep the copy's files after a conflict").because(&error)
+                })?;
                 Ok(Settled { conflicts, kept: Some(kept), ..Settled::of(Verdict::Conflict) })
             }
             Err(error) => {
@@ -157,7 +166,8 @@ impl Found {
     }
 }
 
-/// The changes as people are told them: no directory that only holds other changes, what the host runs apart.
+/// The changes as people are told them: files, and directories only where nothing in them changed; what the host runs
+/// by itself apart.
 fn told(found: &changes::Changes, plan: &Plan) -> Changes {
     let guarded: BTreeSet<&Path> = plan.guarded().map(|step| step.path.as_path()).collect();
     let mut told = Changes::default();
@@ -167,13 +177,18 @@ fn told(found: &changes::Changes, plan: &Plan) -> Changes {
         if change.kind == changes::ChangeKind::Added && is_directory(change.after) && holds_next {
             continue;
         }
-        let into = if guarded.contains(change.path.as_path()) { &mut told.guarded } else { &mut told.paths };
-        into.push(told_one(change));
-        told.total += 1 + change.entries_below;
+        let files = match change.entries_below {
+            0 => vec![told_one(change)],
+            _ => gone::below(&plan.directory, &change.path, &mut told.total),
+        };
+        told.total += u64::from(change.entries_below == 0);
+        let into = if guarded.contains(change.path.as_path()) { &mut told.guarded } else { &mut told.files };
+        into.extend(files.into_iter().take(CHANGES_MAX_DEFAULT));
     }
     told.total += found.more;
+    told.files.truncate(CHANGES_MAX_DEFAULT);
     // What people look for first, git's own bookkeeping after it.
-    told.paths.sort_by_key(|changed| changed.path.starts_with(".git/"));
+    told.files.sort_by_key(|changed| changed.path.starts_with(".git/"));
     told.refused = plan.refused.iter().map(|refusal| format!("{}: {}", refusal.path.display(), refusal.why)).collect();
     told
 }
@@ -190,7 +205,6 @@ fn told_one(change: &changes::Change) -> Changed {
     Changed {
         kind,
         path: format!("{}{}", change.path.display(), if directory { "/" } else { "" }),
-        below: change.entries_below,
         added: change.lines.map(|lines| lines.0),
         removed: change.lines.map(|lines| lines.1),
         size_before: size(change.before),
@@ -212,13 +226,20 @@ mod tests {
 
     #[test]
     fn each_end_says_what_happened_here() {
-        assert_eq!(plain(&Settled { written: 3, ..Settled::of(Verdict::Kept) }), "  ✓ written back to /home/ada/project\n");
+        assert_eq!(
+            plain(&Settled { written: 3, ..Settled::of(Verdict::Kept) }),
+            "  ✓ written back to /home/ada/project\n"
+        );
         assert_eq!(
             plain(&Settled { left_out: 1, ..Settled::of(Verdict::NotKept) }),
             "  not written back: nothing here was touched\n  \
                left out: 1 file that your machine runs by itself (--allow-hooks writes these back too)\n"
         );
-        let conflict = Settled { conflicts: vec!["src/a".into()], kept: Some("/var/tmp/k".into()), ..Settled::of(Verdict::Conflict) };
+        let conflict = Settled {
+            conflicts: vec!["src/a".into()],
+            kept: Some("/var/tmp/k".into()),
+            ..Settled::of(Verdict::Conflict)
+        };
         assert_eq!(
             plain(&conflict),
             "  ✗ not written back: 1 path changed here meanwhile, nothing was touched\n      src/a\n  \

@@ -64,11 +64,11 @@ struct Judged {
 ///
 /// # Errors
 /// Whatever kept it from a verdict.
-pub async fn here(args: TryArgs, voice: &Voice) -> Result<Exit, Fault> {
-    let mut signals = Signals::listen()?;
+pub async fn here(args: TryArgs, mut signals: Signals, voice: &Voice) -> Result<Exit, Fault> {
     let plan = Plan::make(&args, voice)?;
     let config = plan.node_config();
-    let node = Node::start(config).await.map_err(|error| Fault::of(Exit::CannotRun, "cannot start a machine here", &error))?;
+    let node =
+        Node::start(config).await.map_err(|error| Fault::of(Exit::CannotRun, "cannot start a machine here", &error))?;
     let judged = tokio::select! {
         judged = plan.judge(&node, &args, voice) => judged,
         () = signals.next() => Err(Fault::interrupted().cause("the copy was discarded, nothing here was touched")),
@@ -85,16 +85,24 @@ pub async fn here(args: TryArgs, voice: &Voice) -> Result<Exit, Fault> {
 impl Plan {
     fn make(args: &TryArgs, voice: &Voice) -> Result<Self, Fault> {
         let invoker = Invoker::find(&variable);
-        let cwd = std::env::current_dir().map_err(|error| Fault::cannot_run("cannot find the current directory").because(&error))?;
+        let cwd = std::env::current_dir()
+            .map_err(|error| Fault::cannot_run("cannot find the current directory").because(&error))?;
         let directory = Directory::find(&cwd, &invoker.home)?;
         Found::recover(voice);
-        let masked = mask::find(&directory.top, &args.mask).map_err(|error| Fault::usage("cannot hide files from the step").because(&error))?;
+        let masked = mask::find(&directory.top, &args.mask)
+            .map_err(|error| Fault::usage("cannot hide files from the step").because(&error))?;
         if !args.mask.is_empty() {
             voice.line("mask", &format!("{} hidden from the step", count(masked.len(), "path")));
         }
         let scratch = Scratch::make(variable("TMPDIR").as_deref().map(std::path::Path::new))?;
         if scratch.in_memory() {
-            voice.line("note", &format!("no disk here can hold the copy's changes: they are held in memory, in {}", scratch.path().display()));
+            voice.line(
+                "note",
+                &format!(
+                    "no disk here can hold the copy's changes: they are held in memory, in {}",
+                    scratch.path().display()
+                ),
+            );
         }
         let path = variable("PATH").unwrap_or_default();
         let caller = Caller { home: &invoker.home, path: &path, variable: &variable };
@@ -102,7 +110,10 @@ impl Plan {
             .map_err(|error| Fault::cannot_run("cannot prepare a home for the step").because(&error))?;
         if let Some(copied) = machine.copied {
             let size = bytes(copied.bytes);
-            voice.line("note", &format!("the file system here has no id-mapped mounts: copied {} entries, {size}", copied.entries));
+            voice.line(
+                "note",
+                &format!("the file system here has no id-mapped mounts: copied {} entries, {size}", copied.entries),
+            );
         }
         let text = |path: &std::path::Path| path.to_str().map(str::to_owned);
         let (Some(cwd), Some(home)) = (text(&directory.cwd), text(&invoker.home)) else {
@@ -126,7 +137,8 @@ impl Plan {
     async fn judge(&self, node: &Node, args: &TryArgs, voice: &Voice) -> Result<Judged, Fault> {
         let socket = self.scratch.path().join("node.sock");
         let listening = Server::new(node.clone()).bind_unix(&socket);
-        let _listening = listening.map_err(|error| Fault::cannot_run("cannot listen on a socket of our own").because(&error))?;
+        let _listening =
+            listening.map_err(|error| Fault::cannot_run("cannot listen on a socket of our own").because(&error))?;
         let client = Client::unix(&socket);
         let source = self.start(node, &client, voice).await?;
         let (fork, fork_time) = fork(&client, &source, voice).await?;
@@ -134,7 +146,8 @@ impl Plan {
         let ended = self.steps.run(&client, &copy, voice).await?;
         // What reads the changes must be alone with them.
         client.stop(&copy).await.map_err(|error| refused("cannot stop the copy", error))?;
-        let upper = node.upper_of(&copy).map_err(|error| Fault::of(Exit::Internal, "cannot find the copy's files", &error))?;
+        let upper =
+            node.upper_of(&copy).map_err(|error| Fault::of(Exit::Internal, "cannot find the copy's files", &error))?;
         let found = Found::read(&upper, &self.directory, self.began)?;
         self.tell(&ended, &found, voice);
         let write = ended.passed() && !found.is_empty() && (args.yes || ask(&self.directory).await);
@@ -167,10 +180,13 @@ impl Plan {
         let Some(top) = self.directory.top.to_str().filter(|top| !top.starts_with("/workspace")) else { return Ok(()) };
         let argv = ["ln", "-sfnT", top, SECOND_NAME].map(str::to_owned).into();
         let request = ExecRequest { argv: Some(argv), ..ExecRequest::default() };
-        let result = client.exec(sandbox, &request).await.map_err(|error| refused("cannot name the directory", error))?;
+        let result =
+            client.exec(sandbox, &request).await.map_err(|error| refused("cannot name the directory", error))?;
         match result.exit_code {
             Some(0) => Ok(()),
-            _ => Err(Fault::new(Exit::Internal, format!("cannot name the directory {SECOND_NAME}")).cause(result.stderr)),
+            _ => {
+                Err(Fault::new(Exit::Internal, format!("cannot name the directory {SECOND_NAME}")).cause(result.stderr))
+            }
         }
     }
 
@@ -197,10 +213,12 @@ impl Plan {
         voice.say(&settled.text(&self.directory.top));
         if voice.form() == Form::Json {
             output::json(&json!({
+                "passed": judged.ended.passed(),
                 "verdict": settled.verdict,
                 "step": judged.ended.step,
                 "check": judged.ended.check,
-                "fork": { "pauseUs": judged.fork.timings.pause_us, "readyMs": millis(judged.fork_time), "timings": judged.fork.timings },
+                "forkMs": millis(judged.fork_time),
+                "timings": judged.fork.timings,
                 "changes": judged.found.changes(),
                 "written": settled.written,
                 "conflicts": settled.conflicts,
@@ -217,10 +235,15 @@ impl Plan {
 ///
 /// # Errors
 /// Whatever kept it from a verdict.
-pub async fn in_sandbox(args: TryArgs, global: &Global, sandbox: &str, voice: &Voice) -> Result<Exit, Fault> {
+pub async fn in_sandbox(
+    args: TryArgs,
+    global: &Global,
+    sandbox: &str,
+    mut signals: Signals,
+    voice: &Voice,
+) -> Result<Exit, Fault> {
     let session = Session::open(global)?;
     let client = &session.client;
-    let mut signals = Signals::listen()?;
     let source = resolve::sandbox(client, sandbox).await?;
     let (fork, fork_time) = fork(client, &source, voice).await?;
     let copy = only_copy(&fork)?;
@@ -242,10 +265,12 @@ pub async fn in_sandbox(args: TryArgs, global: &Global, sandbox: &str, voice: &V
     let verdict = if passed { Verdict::Kept } else { Verdict::Failed };
     match voice.form() {
         Form::Json => output::json(&json!({
+            "passed": passed,
             "verdict": verdict,
             "step": ended.step,
             "check": ended.check,
-            "fork": { "pauseUs": fork.timings.pause_us, "readyMs": millis(fork_time), "timings": fork.timings },
+            "forkMs": millis(fork_time),
+            "timings": fork.timings,
             "sandbox": passed.then_some(&copy),
             "totalMs": millis(voice.elapsed()),
         })),
@@ -257,9 +282,15 @@ pub async fn in_sandbox(args: TryArgs, global: &Global, sandbox: &str, voice: &V
 
 async fn fork(client: &Client, source: &str, voice: &Voice) -> Result<(ForkAnswer, Duration), Fault> {
     let began = Instant::now();
-    let answer = client.fork(source, &ForkRequest::default()).await.map_err(|error| refused("cannot fork the machine", error))?;
+    let answer = client
+        .fork(source, &ForkRequest::default())
+        .await
+        .map_err(|error| refused("cannot fork the machine", error))?;
     let time = began.elapsed();
-    let pause = answer.timings.pause_us.map_or_else(String::new, |us| format!("paused {}, ", duration(Duration::from_micros(us))));
+    let pause = answer
+        .timings
+        .pause_us
+        .map_or_else(String::new, |us| format!("paused {}, ", duration(Duration::from_micros(us))));
     voice.line("fork", &format!("{pause}copy ready in {}", duration(time)));
     Ok((answer, time))
 }

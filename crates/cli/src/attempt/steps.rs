@@ -13,9 +13,19 @@ use std::collections::BTreeMap;
 const TAIL_BYTES: usize = 16 * 1024;
 /// What tools say that could not reach a name or a network.
 const NO_NETWORK: &[&str] = &[
-    "could not resolve host", "couldn't resolve host", "temporary failure in name resolution", "temporary failure resolving",
-    "network is unreachable", "enotfound", "eai_again", "enetunreach", "failed to lookup address information",
-    "name or service not known", "no such host", "getaddrinfo", "failed to resolve",
+    "could not resolve host",
+    "couldn't resolve host",
+    "temporary failure in name resolution",
+    "temporary failure resolving",
+    "network is unreachable",
+    "enotfound",
+    "eai_again",
+    "enetunreach",
+    "failed to lookup address information",
+    "name or service not known",
+    "no such host",
+    "getaddrinfo",
+    "failed to resolve",
 ];
 
 /// What is run.
@@ -75,7 +85,11 @@ impl Steps {
         let step = run(client, copy, &step, voice).await?;
         voice.line("step", &step.words());
         let Some(verify) = self.verify.as_ref().filter(|_| step.passed()) else {
-            let why = if self.verify.is_some() { "not run, since the step failed" } else { "none: the step's own exit decides" };
+            let why = if self.verify.is_some() {
+                "not run, since the step failed"
+            } else {
+                "none: the step's own exit decides"
+            };
             voice.line("check", why);
             return Ok(Ended { step, check: None });
         };
@@ -86,7 +100,12 @@ impl Steps {
     }
 
     fn request(&self) -> ExecRequest {
-        ExecRequest { cwd: self.cwd.clone(), env: self.env.clone(), timeout_ms: Some(TIMEOUT_MS_MAX), ..ExecRequest::default() }
+        ExecRequest {
+            cwd: self.cwd.clone(),
+            env: self.env.clone(),
+            timeout_ms: Some(TIMEOUT_MS_MAX),
+            ..ExecRequest::default()
+        }
     }
 }
 
@@ -153,12 +172,22 @@ mod tests {
 
     #[test]
     fn a_check_is_what_decides() {
-        let outcome = |code| Outcome { exit_code: Some(code), timed_out: false, out_of_memory: false, missed_network: false, duration_ms: 1 };
+        let outcome = |code| Outcome {
+            exit_code: Some(code),
+            timed_out: false,
+            out_of_memory: false,
+            missed_network: false,
+            duration_ms: 1,
+        };
         assert!(Ended { step: outcome(0), check: None }.passed());
         assert!(!Ended { step: outcome(0), check: Some(outcome(1)) }.passed());
         assert!(!Ended { step: outcome(2), check: None }.passed());
         let offline = Outcome { missed_network: true, ..outcome(1) };
-        assert!(Ended { step: offline, check: None }.excuse().is_some_and(|line| line.starts_with("the step had no network")));
+        assert!(
+            Ended { step: offline, check: None }
+                .excuse()
+                .is_some_and(|line| line.starts_with("the step had no network"))
+        );
         assert_eq!(Ended { step: outcome(1), check: None }.excuse(), None);
     }
 }

@@ -55,7 +55,8 @@ impl Invoker {
 fn usable(home: PathBuf) -> PathBuf {
     let home = fs_err::canonicalize(&home).unwrap_or(home);
     let depth = home.components().count();
-    let system = ["/usr", "/etc", "/proc", "/sys", "/dev", "/bin", "/sbin", "/lib"].iter().any(|place| home.starts_with(place));
+    let system =
+        ["/usr", "/etc", "/proc", "/sys", "/dev", "/bin", "/sbin", "/lib"].iter().any(|place| home.starts_with(place));
     if depth < 2 || system { HOME_DEFAULT.into() } else { home }
 }
 
@@ -63,7 +64,12 @@ fn account(passwd: &str, uid: u32) -> Option<Invoker> {
     passwd.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
         let [name, _, its_uid, gid, _, home, ..] = fields[..] else { return None };
-        (its_uid.parse() == Ok(uid)).then(|| Invoker { name: name.into(), uid, gid: gid.parse().unwrap_or(uid), home: home.into() })
+        (its_uid.parse() == Ok(uid)).then(|| Invoker {
+            name: name.into(),
+            uid,
+            gid: gid.parse().unwrap_or(uid),
+            home: home.into(),
+        })
     })
 }
 

@@ -77,7 +77,8 @@ impl CreateArgs {
             network: self.no_internet.then_some(no_internet),
             ..CreateRequest::default()
         };
-        let made = session.client.create(&request, wait).await.map_err(|error| refused("cannot create a sandbox", error))?;
+        let made =
+            session.client.create(&request, wait).await.map_err(|error| refused("cannot create a sandbox", error))?;
         match session.form {
             Form::Json => output::json(&made),
             Form::Text => output::data(&format!("{}\n", made.id)),

@@ -20,9 +20,7 @@ pub fn run(form: Form) -> Exit {
 }
 
 fn as_json(checks: &[Check], fit: bool) -> serde_json::Value {
-    let one = |check: &Check| {
-        json!({ "name": check.name, "ok": check.ok, "required": check.required, "detail": check.detail, "hint": check.hint })
-    };
+    let one = |check: &Check| json!({ "name": check.name, "ok": check.ok, "required": check.required, "detail": check.detail, "hint": check.hint });
     json!({ "fit": fit, "checks": checks.iter().map(one).collect::<Vec<_>>() })
 }
 

@@ -9,6 +9,7 @@ use crate::text::{millis, pair};
 use branchbox_api::{ExecRequest, StreamEvent};
 use branchbox_model::User;
 use clap::Args;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::FileType;
 use std::io::Read as _;
 
@@ -43,6 +44,9 @@ pub struct ExecArgs {
 const TIMEOUT_MS_MAX: u64 = branchbox_api::TIMEOUT_MS_MAX;
 /// Most input that is sent.
 const STDIN_BYTES_MAX: u64 = 1024 * 1024;
+
+/// After this long without input a person is told what is waited for.
+const STDIN_REMARK: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
 impl ExecArgs {
     /// Runs the command.
@@ -133,6 +137,10 @@ fn piped_input() -> Result<Option<Vec<u8>>, Fault> {
     let Ok(facts) = rustix::fs::fstat(&stdin) else { return Ok(None) };
     if !matches!(FileType::from_raw_mode(facts.st_mode), FileType::RegularFile | FileType::Fifo) {
         return Ok(None);
+    }
+    let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+    if matches!(rustix::event::poll(&mut fds, Some(&STDIN_REMARK)), Ok(0)) {
+        output::note("waiting for the end of standard input; for none, add: < /dev/null\n");
     }
     let mut bytes = Vec::new();
     stdin.lock().take(STDIN_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| failed().because(&error))?;

@@ -44,12 +44,14 @@ impl ServeArgs {
                 .hint("listen on 127.0.0.1 and put a proxy with TLS in front"));
         }
         if !rustix::process::geteuid().is_root() {
-            return Err(Fault::cannot_run("a node needs root").hint("run it again under sudo; `branchbox doctor` says what it needs"));
+            return Err(Fault::cannot_run("a node needs root")
+                .hint("run it again under sudo; `branchbox doctor` says what it needs"));
         }
         log_to_stderr();
         let state = state_dir(global, &variable);
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| Fault::new(Exit::Internal, "cannot start the runtime").because(&error))?;
+        let runtime =
+            runtime.map_err(|error| Fault::new(Exit::Internal, "cannot start the runtime").because(&error))?;
         runtime.block_on(self.serve(state, Form::of(global.json)))
     }
 
@@ -67,13 +69,15 @@ impl ServeArgs {
     /// Listens until a signal comes, then takes no more requests and lets the open ones end.
     async fn until_told(&self, node: &Node, state: &Path, form: Form, signals: &mut Signals) -> Result<(), Fault> {
         let server = Server::new(node.clone());
-        let failed = |error: ServerError| Fault::cannot_run("cannot listen").because(&error).hint("choose another --listen");
+        let failed =
+            |error: ServerError| Fault::cannot_run("cannot listen").because(&error).hint("choose another --listen");
         let unix = server.bind_unix(&state.join("node.sock")).map_err(failed)?;
         let tcp = server.bind_tcp(self.listen).await.map_err(failed)?;
         match form {
             Form::Text => output::data(&format!("branchbox ready {}\n", tcp.address())),
             Form::Json => {
-                let ready = serde_json::json!({ "ready": tcp.address(), "socket": unix.address(), "pool": node.pool_driver() });
+                let ready =
+                    serde_json::json!({ "ready": tcp.address(), "socket": unix.address(), "pool": node.pool_driver() });
                 output::data(&format!("{ready}\n"));
             }
         }
@@ -89,7 +93,9 @@ fn not_started(state: &Path, error: &NodeError) -> Fault {
     let what = format!("cannot start a node on {}", state.display());
     let fault = Fault::of(Exit::CannotRun, what, error);
     match error {
-        NodeError::AlreadyRunning { pid, .. } => fault.hint(format!("the node with pid {pid} has it: use that, or give another --state-dir")),
+        NodeError::AlreadyRunning { pid, .. } => {
+            fault.hint(format!("the node with pid {pid} has it: use that, or give another --state-dir"))
+        }
         _ => fault,
     }
 }

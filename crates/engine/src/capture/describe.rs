@@ -1,6 +1,6 @@
 //! One process: what can be read from outside, and what only its own threads can say.
 
-use super::{Context, Member, refuse};
+use super::{Context, Member, calls, refuse};
 use crate::error::CaptureError;
 use crate::live::{Call, Live, Seat};
 use crate::procfs::{self, Stat, Status};
@@ -14,6 +14,8 @@ use std::fs;
 use std::io;
 
 const SIGNALS: usize = 64;
+/// Place of `orig_rax` in the recorded registers.
+const ORIG_RAX: usize = 15;
 const PR_GET_PDEATHSIG: u64 = 2;
 const PR_GET_DUMPABLE: u64 = 3;
 const PR_GET_SECUREBITS: u64 = 27;
@@ -56,6 +58,15 @@ pub(crate) fn process(context: &Context<'_>, member: &Member) -> Result<Process,
     let mut live = Live::open(member.host_pid).map_err(failed("memory"))?;
     for (index, task) in tasks.iter().enumerate() {
         let mut thread = thread_from_outside(context, member, task).map_err(failed("a thread"))?;
+        let number = context.history.number(task).filter(|_| calls::waits(&task.registers));
+        match number {
+            Some(number) => thread.registers[ORIG_RAX] = number,
+            None if calls::waits(&task.registers) => {
+                let why = "which call it waits in cannot be told, since something else stopped it meanwhile";
+                return Err(refuse(member, "a thread that waits with a time limit", why, "try again"));
+            }
+            None => {}
+        }
         let leader = index == 0;
         let ask = |seat: &mut Seat<'_>| inside(seat, member, leader, &timers, &mut thread, &mut process);
         live.with_thread(task, index + 1 == tasks.len(), ask).map_err(failed("a thread's own answers"))?;

@@ -115,6 +115,19 @@ pub(crate) fn describe(
     Ok(file)
 }
 
+/// The path of a named pipe, which must still lead to it.
+pub(crate) fn fifo_path(
+    context: &Context<'_>,
+    handle: &Handle<'_>,
+    metadata: &Metadata,
+    link: &[u8],
+) -> Result<Vec<u8>, CaptureError> {
+    if leads_to(context, link, metadata) {
+        return Ok(link.to_vec());
+    }
+    Err(handle.refuse("a named pipe that was deleted or renamed is not captured", "close it and try again"))
+}
+
 fn is_proc(handle: &Handle<'_>) -> bool {
     rustix::fs::statfs(handle.path()).is_ok_and(|facts| facts.f_type as u64 == PROC_SUPER_MAGIC)
 }

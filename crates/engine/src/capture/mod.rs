@@ -8,6 +8,7 @@
 //! What is not listed in the format is refused here by name (law 1): each refusal says who has what, why it cannot be
 //! captured and what to do.
 
+mod calls;
 mod describe;
 mod files;
 mod memory;
@@ -25,6 +26,7 @@ use objects::Registry;
 use rustix::fd::OwnedFd;
 use std::path::Path;
 use std::time::Instant;
+pub use calls::CallHistory;
 pub(crate) use tree::Member;
 
 /// What to capture, and where to.
@@ -70,6 +72,7 @@ pub(crate) struct Context<'a> {
     pub root: OwnedFd,
     /// Host id of the sandbox's id 0.
     pub id_base: u32,
+    pub history: &'a CallHistory,
     pub writer: BlobWriter,
     pub notes: Vec<Note>,
 }
@@ -92,12 +95,13 @@ pub(crate) fn refuse(member: &Member, object: impl Into<String>, why: impl Into<
     }))
 }
 
-/// Saves the processes below a guest. `layer` is called once, while they stand still, to take the files.
+/// Saves the processes below a guest. `history` belongs to the sandbox and is given to every capture of it. `layer` is called once, while they stand still, to take the files.
 ///
 /// # Errors
 /// [`CaptureError`]; the source runs on as before in every case.
 pub fn capture(
     request: &CaptureRequest<'_>,
+    history: &mut CallHistory,
     layer: &mut dyn FnMut() -> Result<(), String>,
 ) -> Result<Captured, CaptureError> {
     let writer = BlobWriter::create(request.image).map_err(CaptureError::Image)?;
@@ -110,9 +114,9 @@ pub fn capture(
     let id_base = procfs::id_base(request.guest_pid).map_err(CaptureError::io("reading the id map"))?;
 
     let begin = Instant::now();
-    let stopped = Stopped::stop(request.cgroup_work)?;
+    let stopped = Stopped::stop(request.cgroup_work, history)?;
     let members = tree::members(request, &stopped)?;
-    let mut context = Context { request, stopped: &stopped, members, root, id_base, writer, notes: Vec::new() };
+    let mut context = Context { request, stopped: &stopped, members, root, id_base, history, writer, notes: Vec::new() };
     let mut machine = describe_machine(&mut context)?;
     fault::point("capture.described").map_err(CaptureError::io("capture.described"))?;
     layer().map_err(CaptureError::Layer)?;

@@ -17,6 +17,9 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 
 const O_CLOEXEC: i32 = 0o2_000_000;
+const O_PATH: i32 = 0o10_000_000;
+/// Of a pipe: packet mode.
+const O_DIRECT: i32 = 0o40_000;
 /// Descriptors of one process that are looked at.
 const DESCRIPTORS_MAX: usize = 16_384;
 /// Largest pipe there can be without privilege is 1 MiB; root may make larger ones.
@@ -85,7 +88,7 @@ pub(crate) struct Registry {
     pub by_file: HashMap<(u64, u64, i32, Vec<u8>), ObjectId>,
     pub by_ghost: HashMap<(u64, u64), u32>,
     by_shared: HashMap<(u64, u64), u32>,
-    by_pipe: HashMap<u64, u32>,
+    by_pipe: HashMap<(u64, u64), u32>,
     /// Sockets, described together at the end since they refer to one another.
     pub sockets: Vec<(ObjectId, Entry)>,
     /// Epolls with who holds them, resolved at the end.
@@ -211,8 +214,10 @@ impl Registry {
         }
         match entry.mode & 0o170_000 {
             0o140_000 => sockets::placeholder(entry),
-            0o010_000 if entry.link.starts_with(b"pipe:") => self.pipe(context, entry).map(ObjectKind::Pipe),
-            0o010_000 => Err(entry.handle().refuse("named pipes are not captured yet", "close it and try again")),
+            0o010_000 if entry.flags & O_PATH == 0 => {
+                let named = !entry.link.starts_with(b"pipe:");
+                self.pipe(context, entry, named).map(ObjectKind::Pipe)
+            }
             0o100_000 if is_memory(&entry.link) => {
                 let handle = entry.handle();
                 let index = self.shared_memory(context, &handle)?;
@@ -257,27 +262,30 @@ impl Registry {
         }
     }
 
-    fn pipe(&mut self, context: &mut Context<'_>, entry: &Entry) -> Result<PipeEnd, CaptureError> {
+    fn pipe(&mut self, context: &mut Context<'_>, entry: &Entry, named: bool) -> Result<PipeEnd, CaptureError> {
+        let handle = entry.handle();
         let access = entry.flags & 3;
-        if access == 2 || entry.flags & 0o40_000 != 0 {
-            return Err(entry.handle().refuse("a pipe opened for both ends or in packet mode", "close it and try again"));
+        if entry.flags & O_DIRECT != 0 {
+            return Err(handle.refuse("pipes in packet mode are not captured", "close it and try again"));
         }
         let end = |pipe| PipeEnd { pipe, writes: access == 1 };
-        if let Some(&index) = self.by_pipe.get(&entry.inode) {
-            if access == 0 && self.pipes[index as usize].data.is_none() {
-                self.pipes[index as usize].data = pipe_data(context, entry)?;
+        let readable = access != 1 || named;
+        let key = (entry.device, entry.inode);
+        if let Some(&index) = self.by_pipe.get(&key) {
+            if readable && self.pipes[index as usize].data.is_none() {
+                self.pipes[index as usize].data = pipe_data(context, entry, named)?;
             }
             return Ok(end(index));
         }
-        let handle = entry.handle();
         let duplicate = entry.duplicate()?;
         let capacity = rustix::pipe::fcntl_getpipe_size(&duplicate).map_err(|errno| handle.io()(errno.into()))?;
         let (_, _, metadata) = identity(&handle.path()).map_err(handle.io())?;
-        let data = if access == 0 { pipe_data(context, entry)? } else { None };
+        let path = if named { Some(files::fifo_path(context, &handle, &metadata, &entry.link)?) } else { None };
+        let data = if readable { pipe_data(context, entry, named)? } else { None };
         let owner = (context.id(metadata.uid()), context.id(metadata.gid()));
         let index = self.pipes.len() as u32;
-        self.pipes.push(Pipe { capacity: capacity as u32, owner, data });
-        self.by_pipe.insert(entry.inode, index);
+        self.pipes.push(Pipe { path, capacity: capacity as u32, owner, data });
+        self.by_pipe.insert(key, index);
         Ok(end(index))
     }
 
@@ -397,10 +405,16 @@ fn refuse_database(context: &Context<'_>, entry: &Entry) -> Result<(), CaptureEr
 }
 
 /// The bytes in a pipe, copied without taking them.
-fn pipe_data(context: &mut Context<'_>, entry: &Entry) -> Result<Option<branchbox_snapshot::Blob>, CaptureError> {
+fn pipe_data(context: &mut Context<'_>, entry: &Entry, named: bool) -> Result<Option<branchbox_snapshot::Blob>, CaptureError> {
     let handle = entry.handle();
     let io = |errno: rustix::io::Errno| std::io::Error::from(errno);
-    let source = entry.duplicate()?;
+    // What is in a named pipe waits for whoever opens it next, so it is read also where only a writer has it open.
+    let source = if named {
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::CLOEXEC;
+        rustix::fs::open(handle.path(), flags, rustix::fs::Mode::empty()).map_err(|errno| handle.io()(io(errno)))?
+    } else {
+        entry.duplicate()?
+    };
     let waiting = branchbox_sys::sock::queue_bytes(&source, FIONREAD).map_err(handle.io())?;
     if waiting == 0 {
         return Ok(None);

@@ -14,7 +14,13 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// Status flags that open(2) takes again; the rest only matters at the first open.
 const KEPT_FLAGS: u32 = 0o3 | 0o2000 | 0o4000 | 0o10_000 | 0o40_000 | 0o100_000 | 0o200_000 | 0o1_000_000 | 0o4_010_000 | 0o10_000_000;
 
-type Pair = (Option<OwnedFd>, Option<OwnedFd>);
+/// Both ends of a pipe, held until every description of them is made.
+struct Ends {
+    reader: OwnedFd,
+    writer: OwnedFd,
+    /// Whether the pipe's own description of the reading and writing end is in use.
+    taken: [bool; 2],
+}
 
 impl Maker<'_> {
     pub(super) fn files(&mut self) -> Result<(), String> {
@@ -130,14 +136,19 @@ impl Maker<'_> {
         Ok(fd)
     }
 
-    fn pipes(&self) -> Result<Vec<Pair>, String> {
+    fn pipes(&self) -> Result<Vec<Ends>, String> {
         let mut made = Vec::new();
         for pipe in &self.plan.pipes {
             let failed = |errno: rustix::io::Errno| format!("making a pipe: {errno}");
-            let old = set_fs_ids(pipe.owner.0, pipe.owner.1);
-            let ends = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
-            set_fs_ids(old.0, old.1);
-            let (reader, writer) = ends.map_err(failed)?;
+            let (reader, writer) = match &pipe.path {
+                Some(path) => named_pipe(path)?,
+                None => {
+                    let old = set_fs_ids(pipe.owner.0, pipe.owner.1);
+                    let ends = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
+                    set_fs_ids(old.0, old.1);
+                    ends.map_err(failed)?
+                }
+            };
             if rustix::pipe::fcntl_getpipe_size(&writer).map_err(failed)? != pipe.capacity as usize {
                 rustix::pipe::fcntl_setpipe_size(&writer, pipe.capacity as usize).map_err(failed)?;
             }
@@ -147,9 +158,8 @@ impl Maker<'_> {
                     let written = rustix::io::write(&writer, part).map_err(failed)?;
                     if written == part.len() { Ok(()) } else { Err("a pipe does not hold what it held".into()) }
                 })?;
-                rustix::io::ioctl_fionbio(&writer, false).map_err(failed)?;
             }
-            made.push((Some(reader), Some(writer)));
+            made.push(Ends { reader, writer, taken: [pipe.path.is_some(); 2] });
         }
         Ok(made)
     }
@@ -205,13 +215,28 @@ fn shared_description(object: &Object, shared: &[OwnedFd], index: u32, offset: u
     Ok(fd)
 }
 
-/// The first description of an end is the pipe's own; a further one is opened through it.
-fn pipe_end(object: &Object, pipe: &mut Pair, writes: bool) -> Result<OwnedFd, String> {
+/// Both ends of a named pipe, opened so that neither waits for the other.
+fn named_pipe(path: &[u8]) -> Result<(OwnedFd, OwnedFd), String> {
+    let failed = |errno: rustix::io::Errno| format!("opening the pipe {}: {errno}", String::from_utf8_lossy(path));
+    let flags = OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let reader = rustix::fs::open(path, flags | OFlags::RDONLY, Mode::empty()).map_err(failed)?;
+    if rustix::fs::fstat(&reader).map_err(failed)?.st_mode & 0o170_000 != 0o010_000 {
+        return Err(format!("{} is no pipe any more", String::from_utf8_lossy(path)));
+    }
+    let writer = rustix::fs::open(path, flags | OFlags::WRONLY, Mode::empty()).map_err(failed)?;
+    Ok((reader, writer))
+}
+
+/// The first description of an end of an unnamed pipe is the pipe's own; every other one is opened through it.
+fn pipe_end(object: &Object, pipe: &mut Ends, writes: bool) -> Result<OwnedFd, String> {
     let failed = |errno: rustix::io::Errno| format!("opening a pipe: {errno}");
-    let own = if writes { &mut pipe.1 } else { &mut pipe.0 };
     let flags = OFlags::from_bits_retain(object.flags.cast_unsigned() & KEPT_FLAGS);
-    let Some(fd) = own.take() else {
-        return Err("one end of a pipe was opened twice, which is not restored".into());
+    let own = if writes { &pipe.writer } else { &pipe.reader };
+    let both = flags.bits() & 3 == OFlags::RDWR.bits();
+    let fd = if !both && !std::mem::replace(&mut pipe.taken[usize::from(writes)], true) {
+        rustix::io::fcntl_dupfd_cloexec(own, 0).map_err(failed)?
+    } else {
+        reopen(own, (flags & (OFlags::RDWR | OFlags::WRONLY)) | OFlags::NONBLOCK).map_err(failed)?
     };
     rustix::fs::fcntl_setfl(&fd, flags & OFlags::NONBLOCK).map_err(failed)?;
     Ok(fd)
