@@ -22,73 +22,31 @@ pub fn format() -> Result<String> {
 
 /// Clippy on everything, warnings are errors.
 pub fn lint() -> Result<String> {
-    show(&mut command(
-        "cargo",
-        &[
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--locked",
-            "--",
-            "-D",
-            "warnings",
-        ],
-    ))?;
+    show(&mut command("cargo", &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))?;
     Ok("no warnings".into())
 }
 
 /// The program and the benchmark, unoptimised.
 pub fn build() -> Result<String> {
-    show(&mut command(
-        "cargo",
-        &[
-            "build",
-            "--locked",
-            "-p",
-            "branchbox",
-            "-p",
-            "branchbox-bench",
-        ],
-    ))?;
-    Ok(format!(
-        "{}",
-        binary().strip_prefix(root()).unwrap_or(&binary()).display()
-    ))
+    show(&mut command("cargo", &["build", "--locked", "-p", "branchbox", "-p", "branchbox-bench"]))?;
+    Ok(format!("{}", binary().strip_prefix(root()).unwrap_or(&binary()).display()))
 }
 
 /// Unit and integration tests of every crate: a process per test where nextest is there.
 pub fn tests(skips: &mut Skips) -> Result<String> {
     let words: &[&str] = if have("cargo-nextest") {
-        &[
-            "nextest",
-            "run",
-            "--workspace",
-            "--locked",
-            "--no-fail-fast",
-            "--color",
-            "never",
-        ]
+        &["nextest", "run", "--workspace", "--locked", "--no-fail-fast", "--color", "never"]
     } else {
         &["test", "--workspace", "--locked", "--no-fail-fast"]
     };
     let mut tests = command("cargo", words);
     tests.env(MUST_RUN, "1").env("BRANCHBOX_BIN", binary());
     let (passed, lines) = show_and_keep(&mut tests)?;
-    let closing = lines
-        .iter()
-        .rev()
-        .find(|line| line.contains(" tests run: "));
-    ensure!(
-        passed,
-        "{}",
-        closing.map_or("tests failed", |line| line.trim())
-    );
+    let closing = lines.iter().rev().find(|line| line.contains(" tests run: "));
+    ensure!(passed, "{}", closing.map_or("tests failed", |line| line.trim()));
     let closing = closing.map_or("all passed", |line| line.trim()).to_owned();
     if let Some(count) = skipped_in(&closing) {
-        ensure!(
-            count == 0,
-            "{count} tests were skipped that could have run: {closing}"
-        );
+        ensure!(count == 0, "{count} tests were skipped that could have run: {closing}");
     } else {
         skips.add("cargo-nextest is not installed: tests of one crate shared a process");
     }
@@ -107,10 +65,7 @@ mod tests {
 
     #[test]
     fn nextest_says_how_many_it_skipped() {
-        assert_eq!(
-            skipped_in("Summary [   0.4s] 12 tests run: 12 passed, 3 skipped"),
-            Some(3)
-        );
+        assert_eq!(skipped_in("Summary [   0.4s] 12 tests run: 12 passed, 3 skipped"), Some(3));
         assert_eq!(skipped_in("all passed"), None);
     }
 }

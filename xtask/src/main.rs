@@ -2,11 +2,7 @@
 //!
 //! Everything that continuous integration runs is here, in Rust, so that it runs the same on every machine.
 
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a command line program talks to a person"
-)]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line program talks to a person")]
 
 mod bench;
 mod cargo;

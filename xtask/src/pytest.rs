@@ -16,33 +16,19 @@ pub fn state_directories() -> PathBuf {
 
 /// Runs one suite; returns its counts.
 pub fn suite(name: &str, words: &[String], skips: &mut Skips) -> Result<String> {
-    ensure!(
-        cargo::binary().is_file(),
-        "there is no program: run the build part first"
-    );
+    ensure!(cargo::binary().is_file(), "there is no program: run the build part first");
     fs_err::create_dir_all(state_directories())?;
     let folder = format!("tests/{name}");
     let junit = root().join(format!("target/pytest-{name}.xml"));
     let python = tools::python();
-    let mut pytest = command(
-        &python.to_string_lossy(),
-        &[
-            "-m",
-            "pytest",
-            "-ra",
-            "--durations=5",
-            "-c",
-            "tests/pytest.ini",
-        ],
-    );
+    let mut pytest =
+        command(&python.to_string_lossy(), &["-m", "pytest", "-ra", "--durations=5", "-c", "tests/pytest.ini"]);
     pytest.arg(format!("--junitxml={}", junit.display()));
     match words {
         [] => pytest.arg(&folder),
         words => pytest.args(words),
     };
-    pytest
-        .env("BRANCHBOX_BIN", cargo::binary())
-        .env("BRANCHBOX_TEST_STATE", state_directories());
+    pytest.env("BRANCHBOX_BIN", cargo::binary()).env("BRANCHBOX_TEST_STATE", state_directories());
     let ran = show(&mut pytest);
     let counts = read_counts(&fs_err::read_to_string(&junit).unwrap_or_default(), skips);
     match (ran, counts) {
@@ -54,38 +40,22 @@ pub fn suite(name: &str, words: &[String], skips: &mut Skips) -> Result<String> 
 
 /// Reads the counts and the reasons of skips out of pytest's own report.
 fn read_counts(report: &str, skips: &mut Skips) -> Result<String> {
-    let suite = report
-        .split("<testsuite ")
-        .nth(1)
-        .context("pytest wrote no report")?;
-    let number = |name: &str| {
-        attribute(suite, name)
-            .and_then(|text| text.parse::<u32>().ok())
-            .unwrap_or(0)
-    };
+    let suite = report.split("<testsuite ").nth(1).context("pytest wrote no report")?;
+    let number = |name: &str| attribute(suite, name).and_then(|text| text.parse::<u32>().ok()).unwrap_or(0);
     let (tests, skipped) = (number("tests"), number("skipped"));
     let failed = number("failures") + number("errors");
     for case in report.split("<testcase ").skip(1) {
         if let Some(skip) = case.split("<skipped ").nth(1) {
             let name = attribute(case, "name").unwrap_or("?");
-            skips.add(format!(
-                "{name}: {}",
-                attribute(skip, "message").unwrap_or("no reason")
-            ));
+            skips.add(format!("{name}: {}", attribute(skip, "message").unwrap_or("no reason")));
         }
     }
     ensure!(tests > 0, "no test ran");
-    Ok(format!(
-        "{} passed, {failed} failed, {skipped} skipped",
-        tests.saturating_sub(skipped + failed)
-    ))
+    Ok(format!("{} passed, {failed} failed, {skipped} skipped", tests.saturating_sub(skipped + failed)))
 }
 
 fn attribute<'a>(element: &'a str, name: &str) -> Option<&'a str> {
-    let after = element
-        .split(&format!(" {name}=\""))
-        .nth(1)
-        .or_else(|| element.strip_prefix(&format!("{name}=\"")))?;
+    let after = element.split(&format!(" {name}=\"")).nth(1).or_else(|| element.strip_prefix(&format!("{name}=\"")))?;
     after.split('"').next()
 }
 
@@ -100,10 +70,7 @@ mod tests {
     #[test]
     fn counts_and_reasons_are_read() {
         let mut skips = Skips::default();
-        assert_eq!(
-            read_counts(REPORT, &mut skips).expect("counts"),
-            "2 passed, 1 failed, 1 skipped"
-        );
+        assert_eq!(read_counts(REPORT, &mut skips).expect("counts"), "2 passed, 1 failed, 1 skipped");
         assert!(read_counts("", &mut skips).is_err());
     }
 }

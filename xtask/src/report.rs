@@ -26,19 +26,11 @@ pub struct Report {
 
 impl Report {
     pub fn new() -> Self {
-        Self {
-            rows: Vec::new(),
-            skipped: Vec::new(),
-            started: Instant::now(),
-        }
+        Self { rows: Vec::new(), skipped: Vec::new(), started: Instant::now() }
     }
 
     /// Runs one part, prints its heading and keeps how it ended.
-    pub fn part(
-        &mut self,
-        name: &'static str,
-        run: impl FnOnce(&mut Skips) -> anyhow::Result<String>,
-    ) -> bool {
+    pub fn part(&mut self, name: &'static str, run: impl FnOnce(&mut Skips) -> anyhow::Result<String>) -> bool {
         println!("\n── {name} ──");
         let started = Instant::now();
         let mut skips = Skips::default();
@@ -50,13 +42,8 @@ impl Report {
             }
         };
         let passed = matches!(outcome, Outcome::Passed(_));
-        self.skipped
-            .extend(skips.0.into_iter().map(|skip| format!("{name}: {skip}")));
-        self.rows.push(Row {
-            name,
-            outcome,
-            took: started.elapsed(),
-        });
+        self.skipped.extend(skips.0.into_iter().map(|skip| format!("{name}: {skip}")));
+        self.rows.push(Row { name, outcome, took: started.elapsed() });
         passed
     }
 
@@ -73,12 +60,7 @@ impl Report {
                 Outcome::Passed(note) => ("ok    ", note),
                 Outcome::Failed(note) => ("FAILED", note),
             };
-            println!(
-                "{mark} {:<10} {:>7.1} s  {}",
-                row.name,
-                row.took.as_secs_f64(),
-                first_line(note)
-            );
+            println!("{mark} {:<10} {:>7.1} s  {}", row.name, row.took.as_secs_f64(), first_line(note));
         }
         for skip in &self.skipped {
             println!("skipped {skip}");
@@ -88,11 +70,7 @@ impl Report {
         }
         println!("total {:.1} s", self.started.elapsed().as_secs_f64());
         let failed = |row: &&Row| matches!(row.outcome, Outcome::Failed(_));
-        self.rows
-            .iter()
-            .filter(failed)
-            .map(|row| row.name)
-            .collect()
+        self.rows.iter().filter(failed).map(|row| row.name).collect()
     }
 }
 

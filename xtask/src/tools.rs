@@ -30,11 +30,7 @@ pub fn python() -> PathBuf {
 
 /// Installs what is missing.
 pub fn install() -> Result<String> {
-    let mut missing: Vec<&str> = PACKAGES
-        .iter()
-        .filter(|(program, _)| !have(program))
-        .map(|(_, name)| *name)
-        .collect();
+    let mut missing: Vec<&str> = PACKAGES.iter().filter(|(program, _)| !have(program)).map(|(_, name)| *name).collect();
     if !Path::new(PYTHON).is_file() {
         missing.push("python3");
     }
@@ -44,11 +40,8 @@ pub fn install() -> Result<String> {
     missing.dedup();
     install_packages(&missing)?;
     install_python()?;
-    let note = if missing.is_empty() {
-        "nothing was missing".into()
-    } else {
-        format!("installed {}", missing.join(" "))
-    };
+    let note =
+        if missing.is_empty() { "nothing was missing".into() } else { format!("installed {}", missing.join(" ")) };
     Ok(note)
 }
 
@@ -60,16 +53,9 @@ fn install_packages(names: &[&str]) -> Result<()> {
     if names.is_empty() {
         return Ok(());
     }
-    ensure!(
-        have("apt-get"),
-        "missing: {}; install them and run this again",
-        names.join(" ")
-    );
+    ensure!(have("apt-get"), "missing: {}; install them and run this again", names.join(" "));
     show(&mut command("apt-get", &["-q", "update"]))?;
-    let mut install = command(
-        "apt-get",
-        &["-q", "install", "-y", "--no-install-recommends"],
-    );
+    let mut install = command("apt-get", &["-q", "install", "-y", "--no-install-recommends"]);
     show(install.args(names).env("DEBIAN_FRONTEND", "noninteractive"))
 }
 
@@ -84,21 +70,10 @@ fn install_python() -> Result<()> {
         fs_err::remove_dir_all(environment())?;
     }
     show(command(PYTHON, &["-m", "venv"]).arg(environment()))?;
-    let words = [
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-deps",
-        "-r",
-        "tests/requirements.txt",
-    ];
+    let words =
+        ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "-r", "tests/requirements.txt"];
     show(&mut command(&python().to_string_lossy(), &words))?;
-    show(&mut command(
-        &python().to_string_lossy(),
-        &["-m", "pip", "--disable-pip-version-check", "check"],
-    ))?;
+    show(&mut command(&python().to_string_lossy(), &["-m", "pip", "--disable-pip-version-check", "check"]))?;
     Ok(fs_err::write(stamp, wanted)?)
 }
 

@@ -135,7 +135,10 @@ impl ExecRequest {
         }
         let words = self.argv.iter().flatten().chain(&self.command);
         if words.clone().any(|word| word.len() > ARGUMENT_BYTES_MAX || word.contains('\0')) {
-            f.issue("command", format!("no NUL, and at most {ARGUMENT_BYTES_MAX} bytes in one argument; send more as standard input"));
+            f.issue(
+                "command",
+                format!("no NUL, and at most {ARGUMENT_BYTES_MAX} bytes in one argument; send more as standard input"),
+            );
         }
         let empty = self.argv.as_ref().is_some_and(|argv| argv.first().is_none_or(String::is_empty));
         if empty || words.count() > ARGUMENTS_MAX {
@@ -351,15 +354,8 @@ pub struct SignalRequest {
 }
 
 /// Signals that may be sent, by their numbers on Linux.
-const SIGNALS: &[(&str, i32)] = &[
-    ("SIGHUP", 1),
-    ("SIGINT", 2),
-    ("SIGQUIT", 3),
-    ("SIGKILL", 9),
-    ("SIGUSR1", 10),
-    ("SIGUSR2", 12),
-    ("SIGTERM", 15),
-];
+const SIGNALS: &[(&str, i32)] =
+    &[("SIGHUP", 1), ("SIGINT", 2), ("SIGQUIT", 3), ("SIGKILL", 9), ("SIGUSR1", 10), ("SIGUSR2", 12), ("SIGTERM", 15)];
 
 impl SignalRequest {
     /// Reads a body.

@@ -17,21 +17,18 @@ mod sandbox;
 mod snapshot;
 
 pub use error::{ErrorBody, ErrorInfo};
-pub use exec::{TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX,
+pub use exec::{
     ExecRequest, ExecResult, InputAccepted, InputRequest, OutOfMemory, OutputAnswer, OutputChunk, OutputEncoding,
-    ProcessInfo, ProcessList, ProcessState, SignalRequest, StreamEvent,
+    ProcessInfo, ProcessList, ProcessState, SignalRequest, StreamEvent, TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX,
 };
 pub use fields::{Fields, Issue, Issues};
 pub use files::{FileEntry, FileEntryType, FileList, FileRequest, FileStat, Removed, parse_mode};
 pub use misc::{
-    AccountLimit, DailyLimit, Empty, Limits, Me, NetworkRequest, NetworkRules, Note, Page, Timings, Usage, UsageResource,
+    AccountLimit, DailyLimit, Empty, Limits, Me, NetworkRequest, NetworkRules, Note, Page, Timings, Usage,
+    UsageResource,
 };
-pub use sandbox::{
-    CreateRequest, DeletedSandbox, ForkAnswer, ForkRequest, OnTimeout, SandboxInfo, UpdateRequest,
-};
-pub use snapshot::{
-    Durability, ExtendSnapshotRequest, Shape, SnapshotInfo, SnapshotRequest, UpdateSnapshotRequest,
-};
+pub use sandbox::{CreateRequest, DeletedSandbox, ForkAnswer, ForkRequest, OnTimeout, SandboxInfo, UpdateRequest};
+pub use snapshot::{Durability, ExtendSnapshotRequest, Shape, SnapshotInfo, SnapshotRequest, UpdateSnapshotRequest};
 
 /// Most bytes of a JSON body: 1 MiB of standard input in base64, and the rest of the request.
 pub const JSON_BYTES_MAX: usize = 2 * 1024 * 1024;

@@ -355,7 +355,8 @@ mod tests {
 
     #[test]
     fn good_creates_are_read() {
-        let request = CreateRequest::parse(br#"{"labels":{"a":"b"},"secrets":[],"volumes":[],"cpu":"shared"}"#).expect("good");
+        let request =
+            CreateRequest::parse(br#"{"labels":{"a":"b"},"secrets":[],"volumes":[],"cpu":"shared"}"#).expect("good");
         assert_eq!(request.labels.map(|labels| labels.len()), Some(1));
         assert_eq!(request.wants_unavailable, None);
         let request = CreateRequest::parse(br#"{"volumes":[{"volumeId":"x"}]}"#).expect("form is good");

@@ -73,11 +73,8 @@ impl UpdateSnapshotRequest {
     pub fn parse(body: &[u8]) -> Result<Self, Issues> {
         let mut fields = Fields::open(body)?;
         let f = &mut fields;
-        let request = Self {
-            name: f.nullable_text("name"),
-            labels: f.text_map("labels"),
-            if_labels: f.text_map("ifLabels"),
-        };
+        let request =
+            Self { name: f.nullable_text("name"), labels: f.text_map("labels"), if_labels: f.text_map("ifLabels") };
         check(f, request.name.as_ref().and_then(Option::as_deref), request.labels.as_ref());
         fields.finish(request)
     }

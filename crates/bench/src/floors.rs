@@ -21,22 +21,10 @@ pub type Floors = BTreeMap<&'static str, Summary>;
 pub async fn measure(client: &Client, state_dir: &Path, memory_mib: u32) -> Result<Floors> {
     let bytes = memory_mib as usize * 1024 * 1024;
     let mut floors = Floors::new();
-    let mut keep = |name, times: Vec<Duration>| {
-        Summary::of_times(&times).map(|summary| floors.insert(name, summary))
-    };
+    let mut keep = |name, times: Vec<Duration>| Summary::of_times(&times).map(|summary| floors.insert(name, summary));
     keep("round_trip", round_trips(client).await?);
     keep("spawn", repeat(|| run("true", &[]))?);
-    keep(
-        "namespaces",
-        repeat(|| {
-            run(
-                "unshare",
-                &[
-                    "--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "true",
-                ],
-            )
-        })?,
-    );
+    keep("namespaces", repeat(|| run("unshare", &["--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "true"]))?);
     keep("copy_memory", repeat(|| copy_memory(bytes))?);
     keep("write_file", repeat(|| write_file(state_dir, bytes))?);
     Ok(floors)
@@ -58,11 +46,7 @@ fn repeat(mut once: impl FnMut() -> Result<Duration>) -> Result<Vec<Duration>> {
 
 fn run(program: &str, words: &[&str]) -> Result<Duration> {
     let began = Instant::now();
-    let status = Command::new(program)
-        .args(words)
-        .stdin(Stdio::null())
-        .status()
-        .context(program.to_owned())?;
+    let status = Command::new(program).args(words).stdin(Stdio::null()).status().context(program.to_owned())?;
     ensure!(status.success(), "{program} ended with {status}");
     Ok(began.elapsed())
 }
@@ -73,18 +57,14 @@ fn copy_memory(bytes: usize) -> Result<Duration> {
     let began = Instant::now();
     let copy = source.clone();
     let took = began.elapsed();
-    ensure!(
-        std::hint::black_box(&copy).last() == Some(&1),
-        "the copy is wrong"
-    );
+    ensure!(std::hint::black_box(&copy).last() == Some(&1), "the copy is wrong");
     Ok(took)
 }
 
 /// Writes a fresh file beside the state directory's own: what a capture by copying cannot go below.
 fn write_file(state_dir: &Path, bytes: usize) -> Result<Duration> {
     let content = vec![1_u8; bytes];
-    let mut file =
-        tempfile::tempfile_in(state_dir).context("make a file in the state directory")?;
+    let mut file = tempfile::tempfile_in(state_dir).context("make a file in the state directory")?;
     let began = Instant::now();
     file.write_all(&content).context("write the file")?;
     Ok(began.elapsed())

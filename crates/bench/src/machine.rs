@@ -31,25 +31,12 @@ while True:
 
 /// Makes the sandbox and waits until its program answers; returns it with the memory's digest.
 pub async fn start(client: &Client, memory_mib: u32) -> Result<(SandboxInfo, Answer)> {
-    let sandbox = client
-        .create(&CreateRequest::default(), Wait::UntilReady)
-        .await
-        .context("create the sandbox")?;
+    let sandbox = client.create(&CreateRequest::default(), Wait::UntilReady).await.context("create the sandbox")?;
     let content = PROGRAM.as_bytes().to_vec().into();
-    client
-        .write_file(&sandbox.id, "/workspace/held.py", 0o644, content)
-        .await
-        .context("write the program")?;
+    client.write_file(&sandbox.id, "/workspace/held.py", 0o644, content).await.context("write the program")?;
     let command = format!("exec python3 /workspace/held.py {memory_mib} {PORT}");
-    let request = ExecRequest {
-        command: Some(command),
-        timeout_ms: Some(86_400_000),
-        ..ExecRequest::default()
-    };
-    let stream = client
-        .exec_stream(&sandbox.id, &request)
-        .await
-        .context("start the program")?;
+    let request = ExecRequest { command: Some(command), timeout_ms: Some(86_400_000), ..ExecRequest::default() };
+    let stream = client.exec_stream(&sandbox.id, &request).await.context("start the program")?;
     drop(stream);
     let deadline = Instant::now() + READY_WITHIN;
     loop {
@@ -75,28 +62,19 @@ pub struct Answer {
 /// Asks the program of one sandbox, by a shell alone: the time of this call is that of a first useful result.
 pub async fn ask(client: &Client, id: &str) -> Result<Answer> {
     let command = format!("exec 3<>/dev/tcp/127.0.0.1/{PORT} && cat <&3");
-    let request = ExecRequest {
-        command: Some(command),
-        ..ExecRequest::default()
-    };
+    let request = ExecRequest { command: Some(command), ..ExecRequest::default() };
     let result = client.exec(id, &request).await.context("ask the program")?;
     let words: Vec<&str> = result.stdout.split_whitespace().collect();
     let [counter, digest, "True"] = words[..] else {
         anyhow::bail!("the program said {:?} {:?}", result.stdout, result.stderr);
     };
-    Ok(Answer {
-        counter: counter.parse().context("read the counter")?,
-        digest: digest.to_owned(),
-    })
+    Ok(Answer { counter: counter.parse().context("read the counter")?, digest: digest.to_owned() })
 }
 
 /// Checks a copy: the same memory, and a counter that went on from where the source was.
 pub async fn check(client: &Client, id: &str, before: &Answer) -> Result<()> {
     let answer = ask(client, id).await?;
-    ensure!(
-        answer.digest == before.digest,
-        "the memory of {id} is not the source's"
-    );
+    ensure!(answer.digest == before.digest, "the memory of {id} is not the source's");
     ensure!(
         answer.counter == before.counter + 1,
         "the counter of {id} is {}, after {}",

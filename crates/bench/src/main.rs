@@ -4,11 +4,7 @@
 //! is followed by a check of the state it should have produced; a wrong state ends the run, so no number is of a broken
 //! operation. One JSON line per row goes to the file that `--out` names, a table for people to standard output.
 
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a command line program talks to a person"
-)]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line program talks to a person")]
 
 mod floors;
 mod machine;
@@ -45,16 +41,10 @@ struct Arguments {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    let options = NodeOptions {
-        parent: arguments.state_in.clone(),
-        ..NodeOptions::default()
-    };
+    let options = NodeOptions { parent: arguments.state_in.clone(), ..NodeOptions::default() };
     let mut node = NodeProcess::start_with(options)?;
     let client = Client::tcp(&node.url, Some(node.key.clone()))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("start the runtime")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
     let plan = rows::Plan {
         rows: arguments.rows,
         rounds: arguments.rounds.max(1),
@@ -63,14 +53,8 @@ fn main() -> Result<()> {
     };
     let measured = runtime.block_on(rows::measure(&client, &plan))?;
     node.stop()?;
-    let lines = measured
-        .iter()
-        .map(serde_json::to_string)
-        .collect::<Result<Vec<_>, _>>()?;
-    let mut file = fs_err::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(&arguments.out)?;
+    let lines = measured.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>()?;
+    let mut file = fs_err::OpenOptions::new().create(true).append(true).open(&arguments.out)?;
     writeln!(file, "{}", lines.join("\n"))?;
     print!("{}", table::render(&measured));
     println!("\nJSON lines appended to {}", arguments.out.display());

@@ -71,18 +71,11 @@ pub struct Measured {
 /// Measures every row of the plan.
 pub async fn measure(client: &Client, plan: &Plan) -> Result<Vec<Measured>> {
     let floors = floors::measure(client, &plan.state_dir, plan.memory_mib).await?;
-    let mut run = Run {
-        client,
-        plan,
-        floors,
-        measured: Vec::new(),
-    };
+    let mut run = Run { client, plan, floors, measured: Vec::new() };
     for row in Row::value_variants() {
         if plan.rows.is_empty() || plan.rows.contains(row) {
             eprintln!("measuring {row:?}");
-            run.row(*row)
-                .await
-                .with_context(|| format!("measure {row:?}"))?;
+            run.row(*row).await.with_context(|| format!("measure {row:?}"))?;
         }
     }
     Ok(run.measured)
@@ -101,17 +94,8 @@ impl Run<'_> {
             Row::Create => self.create().await,
             Row::Exec => self.exec().await,
             Row::Snapshot => self.snapshot().await,
-            Row::Fork => {
-                self.fork(1, ["fork pause", "fork return", "fork first result"])
-                    .await
-            }
-            Row::Fork16 => {
-                self.fork(
-                    WIDE,
-                    ["fork x16 pause", "fork x16 return", "fork x16 all results"],
-                )
-                .await
-            }
+            Row::Fork => self.fork(1, ["fork pause", "fork return", "fork first result"]).await,
+            Row::Fork16 => self.fork(WIDE, ["fork x16 pause", "fork x16 return", "fork x16 all results"]).await,
             Row::Restore => self.restore().await,
             Row::Memory => self.memory().await,
         }
@@ -121,25 +105,16 @@ impl Run<'_> {
         let mut times = Vec::new();
         for round in 0..self.plan.rounds + WARM_UPS {
             let began = Instant::now();
-            let made = self
-                .client
-                .create(&CreateRequest::default(), Wait::UntilReady)
-                .await?;
+            let made = self.client.create(&CreateRequest::default(), Wait::UntilReady).await?;
             keep(&mut times, round, began.elapsed());
-            ensure!(
-                self.run(&made.id, "id -un; pwd").await? == "runtime\n/workspace\n",
-                "a new sandbox is wrong"
-            );
+            ensure!(self.run(&made.id, "id -un; pwd").await? == "runtime\n/workspace\n", "a new sandbox is wrong");
             self.client.delete(&made.id).await?;
         }
         self.times("create", &times, &["namespaces", "round_trip"])
     }
 
     async fn exec(&mut self) -> Result<()> {
-        let made = self
-            .client
-            .create(&CreateRequest::default(), Wait::UntilReady)
-            .await?;
+        let made = self.client.create(&CreateRequest::default(), Wait::UntilReady).await?;
         let mut times = Vec::new();
         for round in 0..self.plan.rounds * 5 + WARM_UPS {
             let began = Instant::now();
@@ -156,16 +131,9 @@ impl Run<'_> {
         let (mut pauses, mut returns) = (Vec::new(), Vec::new());
         for round in 0..self.plan.rounds + WARM_UPS {
             let began = Instant::now();
-            let made = self
-                .client
-                .snapshot(&source.id, &SnapshotRequest::default())
-                .await?;
+            let made = self.client.snapshot(&source.id, &SnapshotRequest::default()).await?;
             keep(&mut returns, round, began.elapsed());
-            let pause = made
-                .timings
-                .as_ref()
-                .and_then(|timings| timings.pause_us)
-                .context("no pause was measured")?;
+            let pause = made.timings.as_ref().and_then(|timings| timings.pause_us).context("no pause was measured")?;
             keep(&mut pauses, round, Duration::from_micros(pause));
             last = self.source_is_unharmed(&source, &last).await?;
             self.client.delete_snapshot(&made.id).await?;
@@ -179,10 +147,7 @@ impl Run<'_> {
         let (source, mut last) = machine::start(self.client, self.plan.memory_mib).await?;
         let (mut pauses, mut returns, mut firsts) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..self.rounds_of(count) + WARM_UPS {
-            let request = ForkRequest {
-                count: Some(count),
-                ..ForkRequest::default()
-            };
+            let request = ForkRequest { count: Some(count), ..ForkRequest::default() };
             let began = Instant::now();
             let answer = self.client.fork(&source.id, &request).await?;
             keep(&mut returns, round, began.elapsed());
@@ -192,41 +157,23 @@ impl Run<'_> {
             keep(&mut firsts, round, began.elapsed());
             let pause = answer.timings.pause_us.context("no pause was measured")?;
             keep(&mut pauses, round, Duration::from_micros(pause));
-            ensure!(
-                answer.sandboxes.len() == count as usize,
-                "{} copies instead of {count}",
-                answer.sandboxes.len()
-            );
+            ensure!(answer.sandboxes.len() == count as usize, "{} copies instead of {count}", answer.sandboxes.len());
             last = self.source_is_unharmed(&source, &last).await?;
             self.delete_all(&answer.sandboxes).await?;
         }
         self.client.delete(&source.id).await?;
         self.times(names[0], &pauses, &["write_file"])?;
-        self.times(
-            names[1],
-            &returns,
-            &["write_file", "copy_memory", "namespaces"],
-        )?;
-        self.times(
-            names[2],
-            &firsts,
-            &["write_file", "copy_memory", "namespaces", "spawn"],
-        )
+        self.times(names[1], &returns, &["write_file", "copy_memory", "namespaces"])?;
+        self.times(names[2], &firsts, &["write_file", "copy_memory", "namespaces", "spawn"])
     }
 
     async fn restore(&mut self) -> Result<()> {
         let (source, last) = machine::start(self.client, self.plan.memory_mib).await?;
-        let snapshot = self
-            .client
-            .snapshot(&source.id, &SnapshotRequest::default())
-            .await?;
+        let snapshot = self.client.snapshot(&source.id, &SnapshotRequest::default()).await?;
         self.client.delete(&source.id).await?;
         let (mut returns, mut firsts) = (Vec::new(), Vec::new());
         for round in 0..self.plan.rounds + WARM_UPS {
-            let request = CreateRequest {
-                snapshot: Some(snapshot.id.clone()),
-                ..CreateRequest::default()
-            };
+            let request = CreateRequest { snapshot: Some(snapshot.id.clone()), ..CreateRequest::default() };
             let began = Instant::now();
             let made = self.client.create(&request, Wait::UntilReady).await?;
             keep(&mut returns, round, began.elapsed());
@@ -236,20 +183,13 @@ impl Run<'_> {
         }
         self.client.delete_snapshot(&snapshot.id).await?;
         self.times("restore return", &returns, &["copy_memory", "namespaces"])?;
-        self.times(
-            "restore first result",
-            &firsts,
-            &["copy_memory", "namespaces", "spawn"],
-        )
+        self.times("restore first result", &firsts, &["copy_memory", "namespaces", "spawn"])
     }
 
     async fn memory(&mut self) -> Result<()> {
         let (source, last) = machine::start(self.client, self.plan.memory_mib).await?;
         let before = available_bytes()?;
-        let request = ForkRequest {
-            count: Some(WIDE),
-            ..ForkRequest::default()
-        };
+        let request = ForkRequest { count: Some(WIDE), ..ForkRequest::default() };
         let answer = self.client.fork(&source.id, &request).await?;
         let each = before.saturating_sub(available_bytes()?) / u64::from(WIDE);
         for copy in &answer.sandboxes {
@@ -263,17 +203,11 @@ impl Run<'_> {
     /// The source answers with the next number and the same memory.
     async fn source_is_unharmed(&self, source: &SandboxInfo, last: &Answer) -> Result<Answer> {
         machine::check(self.client, &source.id, last).await?;
-        Ok(Answer {
-            counter: last.counter + 1,
-            digest: last.digest.clone(),
-        })
+        Ok(Answer { counter: last.counter + 1, digest: last.digest.clone() })
     }
 
     async fn run(&self, id: &str, command: &str) -> Result<String> {
-        let request = ExecRequest {
-            command: Some(command.into()),
-            ..ExecRequest::default()
-        };
+        let request = ExecRequest { command: Some(command.into()), ..ExecRequest::default() };
         Ok(self.client.exec(id, &request).await?.stdout)
     }
 
@@ -286,19 +220,10 @@ impl Run<'_> {
 
     /// A wide fork is as much work as many narrow ones.
     fn rounds_of(&self, count: u32) -> usize {
-        if count == 1 {
-            self.plan.rounds
-        } else {
-            self.plan.rounds.div_ceil(4)
-        }
+        if count == 1 { self.plan.rounds } else { self.plan.rounds.div_ceil(4) }
     }
 
-    fn times(
-        &mut self,
-        op: &'static str,
-        times: &[Duration],
-        beneath: &[&'static str],
-    ) -> Result<()> {
+    fn times(&mut self, op: &'static str, times: &[Duration], beneath: &[&'static str]) -> Result<()> {
         self.push(op, "us", Summary::of_times(times), beneath)
     }
 
@@ -332,34 +257,18 @@ fn keep(times: &mut Vec<Duration>, round: usize, time: Duration) {
 
 fn first_words(path: &str, count: usize) -> Result<String> {
     let text = fs_err::read_to_string(path)?;
-    Ok(text
-        .split_whitespace()
-        .take(count)
-        .collect::<Vec<_>>()
-        .join(" "))
+    Ok(text.split_whitespace().take(count).collect::<Vec<_>>().join(" "))
 }
 
 fn available_bytes() -> Result<u64> {
     let text = fs_err::read_to_string("/proc/meminfo")?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))
-        .context("no MemAvailable")?;
-    let kib: u64 = line
-        .split_whitespace()
-        .next()
-        .unwrap_or_default()
-        .parse()
-        .context("read MemAvailable")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).context("no MemAvailable")?;
+    let kib: u64 = line.split_whitespace().next().unwrap_or_default().parse().context("read MemAvailable")?;
     Ok(kib * 1024)
 }
 
 fn revision() -> String {
-    let output = std::process::Command::new("git")
-        .args(["rev-parse", "--short", "HEAD"])
-        .output();
+    let output = std::process::Command::new("git").args(["rev-parse", "--short", "HEAD"]).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    text.ok()
-        .filter(|text| !text.is_empty())
-        .unwrap_or_else(|| "unknown".into())
+    text.ok().filter(|text| !text.is_empty()).unwrap_or_else(|| "unknown".into())
 }

@@ -3,8 +3,8 @@
 //! Called by tests with an empty catalog; a broken promise panics with what was broken. Never called by the product.
 
 use crate::{
-    Catalog, CatalogError, KeptAnswer, Rules, SandboxDetail, SandboxFilter, SandboxRecord, SnapshotDetail, SnapshotFilter,
-    SnapshotRecord, Usage,
+    Catalog, CatalogError, KeptAnswer, Rules, SandboxDetail, SandboxFilter, SandboxRecord, SnapshotDetail,
+    SnapshotFilter, SnapshotRecord, Usage,
 };
 use branchbox_model::{
     Limits, PoolDriver, RootSpec, SandboxId, SandboxState, SnapshotId, SnapshotMode, SnapshotState, Timestamp, User,
@@ -26,7 +26,13 @@ pub async fn check(catalog: &dyn Catalog) {
 }
 
 fn root() -> RootSpec {
-    RootSpec { image: "host".into(), upper: "/u".into(), driver: PoolDriver::Plain, trees: Vec::new(), binds: Vec::new() }
+    RootSpec {
+        image: "host".into(),
+        upper: "/u".into(),
+        driver: PoolDriver::Plain,
+        trees: Vec::new(),
+        binds: Vec::new(),
+    }
 }
 
 /// A running sandbox with this name.
@@ -123,7 +129,8 @@ async fn slots_are_unique_and_reused(catalog: &dyn Catalog) {
 }
 
 async fn lists_filter_and_page(catalog: &dyn Catalog) {
-    let mut all = vec![sandbox(Some("a"), &[("k", "1"), ("role", "x")]), sandbox(None, &[("k", "1")]), sandbox(None, &[])];
+    let mut all =
+        vec![sandbox(Some("a"), &[("k", "1"), ("role", "x")]), sandbox(None, &[("k", "1")]), sandbox(None, &[])];
     all[2].state = SandboxState::Stopped;
     for record in &all {
         catalog.insert_sandbox(record, 9).await.expect("insert");
@@ -131,7 +138,8 @@ async fn lists_filter_and_page(catalog: &dyn Catalog) {
     let filter = SandboxFilter { limit: 10, ..SandboxFilter::default() };
     let ids = |list: &[SandboxRecord]| list.iter().map(|r| r.id.clone()).collect::<Vec<_>>();
     assert_eq!(ids(&catalog.sandboxes(&filter).await.expect("list")), ids(&all), "oldest first");
-    let labelled = SandboxFilter { labels: vec![("k".into(), "1".into()), ("role".into(), "x".into())], ..filter.clone() };
+    let labelled =
+        SandboxFilter { labels: vec![("k".into(), "1".into()), ("role".into(), "x".into())], ..filter.clone() };
     assert_eq!(ids(&catalog.sandboxes(&labelled).await.expect("list")), ids(&all[..1]), "every label must match");
     let stopped = SandboxFilter { states: vec![SandboxState::Stopped], ..filter.clone() };
     assert_eq!(ids(&catalog.sandboxes(&stopped).await.expect("list")), ids(&all[2..]));
@@ -169,12 +177,8 @@ async fn snapshots_compare_labels(catalog: &dyn Catalog) {
 }
 
 async fn the_first_answer_stays(catalog: &dyn Catalog) {
-    let answer = |body: &str| KeptAnswer {
-        fingerprint: "f".into(),
-        status: 201,
-        body: body.into(),
-        created: Timestamp(5_000),
-    };
+    let answer =
+        |body: &str| KeptAnswer { fingerprint: "f".into(), status: 201, body: body.into(), created: Timestamp(5_000) };
     catalog.keep_answer("admin", "k", &answer("1")).await.expect("keep");
     catalog.keep_answer("admin", "k", &answer("2")).await.expect("keep");
     assert_eq!(catalog.kept_answer("admin", "k").await.expect("read"), Some(answer("1")));

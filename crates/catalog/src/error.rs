@@ -84,10 +84,14 @@ impl Coded for CatalogError {
 
     fn hint(&self) -> Option<String> {
         Some(match self {
-            Self::NameTaken { holder, .. } => format!("choose another name, or delete the holder: branchbox rm {holder}"),
+            Self::NameTaken { holder, .. } => {
+                format!("choose another name, or delete the holder: branchbox rm {holder}")
+            }
             Self::NoSlot { .. } => "delete sandboxes that are not needed: branchbox ls".into(),
             Self::LabelsChanged { .. } => "read the snapshot again and repeat the update with its labels".into(),
-            Self::Newer { .. } => "start the newer branchbox that made this state directory, or use another --state-dir".into(),
+            Self::Newer { .. } => {
+                "start the newer branchbox that made this state directory, or use another --state-dir".into()
+            }
             Self::Database { source, .. } if is_full(source) => "free space on the state directory's disk".into(),
             _ => "look into the node's log".into(),
         })

@@ -17,7 +17,8 @@ use std::collections::BTreeMap;
 
 pub use error::CatalogError;
 pub use records::{
-    KeptAnswer, Rules, SandboxDetail, SandboxFilter, SandboxRecord, SnapshotDetail, SnapshotFilter, SnapshotRecord, Usage,
+    KeptAnswer, Rules, SandboxDetail, SandboxFilter, SandboxRecord, SnapshotDetail, SnapshotFilter, SnapshotRecord,
+    Usage,
 };
 pub use sqlite::SqliteCatalog;
 

@@ -117,8 +117,9 @@ fn fresh_key() -> Option<String> {
 }
 
 pub(crate) fn post<T: Serialize>(path: String, body: &T) -> Result<Call, ClientError> {
-    let body = serde_json::to_vec(body)
-        .map_err(|error| ClientError::Malformed { problem: format!("nothing: the request cannot be written: {error}") })?;
+    let body = serde_json::to_vec(body).map_err(|error| ClientError::Malformed {
+        problem: format!("nothing: the request cannot be written: {error}"),
+    })?;
     Ok(Call { method: Method::POST, body: body.into(), key: fresh_key(), ..get(path) })
 }
 
@@ -262,7 +263,11 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub async fn update_snapshot(&self, id: &str, request: &UpdateSnapshotRequest) -> Result<SnapshotInfo, ClientError> {
+    pub async fn update_snapshot(
+        &self,
+        id: &str,
+        request: &UpdateSnapshotRequest,
+    ) -> Result<SnapshotInfo, ClientError> {
         self.json(post(format!("{}:update", snapshot(id)), request)?).await
     }
 

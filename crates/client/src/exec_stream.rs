@@ -51,8 +51,9 @@ impl ExecStream {
         while !self.ended {
             match self.line().await {
                 Ok(Some(line)) => {
-                    let event = serde_json::from_slice(&line)
-                        .map_err(|error| ClientError::Malformed { problem: format!("a line that is no event: {error}") })?;
+                    let event = serde_json::from_slice(&line).map_err(|error| ClientError::Malformed {
+                        problem: format!("a line that is no event: {error}"),
+                    })?;
                     if let Some(event) = self.take(event)? {
                         return Ok(Some(event));
                     }
@@ -61,7 +62,9 @@ impl ExecStream {
                 Ok(None) | Err(_) => {
                     breaks += 1;
                     if breaks > BREAKS_MAX {
-                        return Err(ClientError::Malformed { problem: "streams that end before the command does".into() });
+                        return Err(ClientError::Malformed {
+                            problem: "streams that end before the command does".into(),
+                        });
                     }
                     tokio::time::sleep(BREAK_WAIT * (breaks - 1)).await;
                     self.follow().await?;

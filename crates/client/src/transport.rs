@@ -85,8 +85,9 @@ impl Client {
     /// Sends a call and reads its JSON answer; sent again while the failure is one that passes.
     pub(crate) async fn json<T: DeserializeOwned>(&self, call: Call) -> Result<T, ClientError> {
         let bytes = self.bytes(call).await?;
-        serde_json::from_slice(&bytes)
-            .map_err(|error| ClientError::Malformed { problem: format!("JSON that this version does not understand: {error}") })
+        serde_json::from_slice(&bytes).map_err(|error| ClientError::Malformed {
+            problem: format!("JSON that this version does not understand: {error}"),
+        })
     }
 
     /// As [`Client::json`], for raw answers.
@@ -167,9 +168,9 @@ impl Client {
         if call.method != Method::GET {
             request = request.header("content-type", call.content_type);
         }
-        request
-            .body(Full::new(call.body.clone()))
-            .map_err(|error| ClientError::Malformed { problem: format!("nothing: the request cannot be written: {error}") })
+        request.body(Full::new(call.body.clone())).map_err(|error| ClientError::Malformed {
+            problem: format!("nothing: the request cannot be written: {error}"),
+        })
     }
 }
 
@@ -229,7 +230,10 @@ mod tests {
 
     #[test]
     fn failures_are_decoded_or_shown() {
-        let info = decode_failure(409, br#"{"error":{"code":"name_taken","message":"m","hint":"h","details":{"sandboxId":"x"}}}"#);
+        let info = decode_failure(
+            409,
+            br#"{"error":{"code":"name_taken","message":"m","hint":"h","details":{"sandboxId":"x"}}}"#,
+        );
         assert_eq!((info.code.as_str(), info.status, info.hint.as_deref()), ("name_taken", 409, Some("h")));
         assert_eq!(decode_failure(502, b"<html>").message, "<html>");
     }

@@ -162,7 +162,9 @@ impl Coded for RestoreError {
     }
     fn hint(&self) -> Option<String> {
         Some(match self {
-            Self::BaseChanged { .. } => "packages of the host changed underneath: capture again from a fresh sandbox".into(),
+            Self::BaseChanged { .. } => {
+                "packages of the host changed underneath: capture again from a fresh sandbox".into()
+            }
             Self::Host(_) => "restore it on a host like the one it was captured on".into(),
             _ => "the keeper's log has the details".into(),
         })

@@ -250,7 +250,9 @@ pub(crate) fn read_results(shared: &Shared, base: usize, calls: usize) -> io::Re
         return Err(io::Error::other(format!("{done} of {calls} calls were made")));
     }
     Ok((0..calls)
-        .map(|index| shared.get_u64(base + Header::ENTRIES + index * Header::ENTRY_BYTES + Header::RESULT).cast_signed())
+        .map(|index| {
+            shared.get_u64(base + Header::ENTRIES + index * Header::ENTRY_BYTES + Header::RESULT).cast_signed()
+        })
         .collect())
 }
 

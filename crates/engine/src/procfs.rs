@@ -27,9 +27,8 @@ pub(crate) fn descriptors(pid: i32) -> io::Result<Vec<i32>> {
 }
 
 fn numbers_in(directory: &std::path::Path) -> io::Result<Vec<i32>> {
-    let mut numbers: Vec<i32> = fs::read_dir(directory)?
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .collect();
+    let mut numbers: Vec<i32> =
+        fs::read_dir(directory)?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     numbers.sort_unstable();
     Ok(numbers)
 }
@@ -71,10 +70,6 @@ impl Stat {
         self.0.first().and_then(|text| text.chars().next()).unwrap_or('?')
     }
 
-    pub(crate) fn parent(&self) -> i32 {
-        self.field(4) as i32
-    }
-
     /// Controlling terminal's device number, 0 for none.
     pub(crate) fn terminal(&self) -> u64 {
         self.field(7)
@@ -96,10 +91,7 @@ impl Status {
     }
 
     pub(crate) fn value(&self, key: &str) -> &str {
-        self.0
-            .lines()
-            .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))
-            .map_or("", str::trim)
+        self.0.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map_or("", str::trim)
     }
 
     fn list(&self, key: &str) -> Vec<u64> {
@@ -241,7 +233,12 @@ mod tests {
     fn our_own_status_and_maps_are_read() {
         let pid = std::process::id() as i32;
         assert_eq!(Status::read(pid).expect("status").inside("NSpid"), pid);
-        assert!(areas(pid).expect("areas").iter().any(|area| area.name == "[stack]" && area.flags.contains(&"gd".to_owned())));
+        assert!(
+            areas(pid)
+                .expect("areas")
+                .iter()
+                .any(|area| area.name == "[stack]" && area.flags.contains(&"gd".to_owned()))
+        );
         assert!(vdso(pid).expect("maps").is_some());
     }
 }

@@ -9,9 +9,9 @@
 
 use crate::capture::CallHistory;
 use crate::error::{CaptureError, Refusal};
+use crate::fault;
 use crate::live;
 use crate::procfs::{self, Status};
-use crate::fault;
 use branchbox_sys::ptrace::{self, Registers, Stop};
 use std::fs;
 use std::io;
@@ -324,11 +324,7 @@ fn leave_rseq(task: &mut Task) -> io::Result<()> {
 ///
 /// # Errors
 /// As a capture's own stop.
-pub fn still<T>(
-    cgroup: &Path,
-    history: &mut CallHistory,
-    work: impl FnOnce() -> T,
-) -> Result<(T, u64), CaptureError> {
+pub fn still<T>(cgroup: &Path, history: &mut CallHistory, work: impl FnOnce() -> T) -> Result<(T, u64), CaptureError> {
     let begin = Instant::now();
     let stopped = Stopped::stop(cgroup, history)?;
     let result = work();

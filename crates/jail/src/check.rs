@@ -45,9 +45,19 @@ const PROBES: &[(&str, bool, &str, Probe)] = &[
     ("root", true, "run as root of the host: namespaces, overlays and control groups are made by it", root),
     ("capabilities", true, "give the daemon these capabilities, or run it outside a container", capabilities),
     ("kernel", true, "use Linux 5.15 or newer on x86-64", kernel),
-    ("unfiltered", true, "run the daemon outside a seccomp filter (in a container: seccomp=unconfined): a filter stops the engine", unfiltered),
+    (
+        "unfiltered",
+        true,
+        "run the daemon outside a seccomp filter (in a container: seccomp=unconfined): a filter stops the engine",
+        unfiltered,
+    ),
     ("namespaces", true, "raise user.max_user_namespaces and its siblings with sysctl", namespaces),
-    ("control groups", true, "mount cgroup v2 (`mount -t cgroup2 none /sys/fs/cgroup/unified`), on Linux 5.14 or newer", control_groups),
+    (
+        "control groups",
+        true,
+        "mount cgroup v2 (`mount -t cgroup2 none /sys/fs/cgroup/unified`), on Linux 5.14 or newer",
+        control_groups,
+    ),
     ("limits", true, "enable the memory, cpu and pids controllers (kernel command line: cgroup_enable=memory)", limits),
     ("overlay", true, "enable overlayfs: `modprobe overlay`", overlay),
     ("id-mapped mounts", true, "keep the image on ext4, xfs, btrfs or tmpfs", id_mapped),
@@ -55,7 +65,12 @@ const PROBES: &[(&str, bool, &str, Probe)] = &[
     ("devices", true, "the host's /dev lacks a device that sandboxes get", devices),
     ("descriptors of others", true, "use Linux 5.6 or newer without a filter on pidfd_getfd", getfd),
     ("comparison of objects", true, "use a kernel built with CONFIG_KCMP", kcmp),
-    ("mapped files", true, "give the daemon CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN of the initial namespace", map_files),
+    (
+        "mapped files",
+        true,
+        "give the daemon CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN of the initial namespace",
+        map_files,
+    ),
     ("tracing", true, "set kernel.yama.ptrace_scope below 3", tracing),
     ("closed network", true, "the check for ways out must be able to make a network namespace", closed),
     ("changed pages", false, "with Linux 6.7 or newer captures copy only what changed", changed_pages),
@@ -110,7 +125,11 @@ fn kernel() -> Result<String, String> {
 
 fn changed_pages() -> Result<String, String> {
     let (major, minor) = KERNEL_SCAN;
-    if kernel_version() >= Some(KERNEL_SCAN) { Ok("PAGEMAP_SCAN".into()) } else { Err(format!("older than {major}.{minor}: every capture is a full one")) }
+    if kernel_version() >= Some(KERNEL_SCAN) {
+        Ok("PAGEMAP_SCAN".into())
+    } else {
+        Err(format!("older than {major}.{minor}: every capture is a full one"))
+    }
 }
 
 fn unfiltered() -> Result<String, String> {
@@ -124,7 +143,8 @@ fn unfiltered() -> Result<String, String> {
 
 fn namespaces() -> Result<String, String> {
     for kind in ["user", "pid", "mnt", "net", "ipc", "uts", "cgroup"] {
-        let limit = std::fs::read_to_string(format!("/proc/sys/user/max_{kind}_namespaces")).map_err(|e| e.to_string())?;
+        let limit =
+            std::fs::read_to_string(format!("/proc/sys/user/max_{kind}_namespaces")).map_err(|e| e.to_string())?;
         if limit.trim() == "0" {
             return Err(format!("user.max_{kind}_namespaces is 0"));
         }
@@ -156,11 +176,17 @@ fn explained(error: impl std::error::Error) -> String {
 fn limits() -> Result<String, String> {
     let missing = Layout::detect().map_err(|e| e.to_string())?.missing();
     let names: Vec<_> = missing.iter().map(|c| c.name()).collect();
-    if names.is_empty() { Ok("memory, cpu, pids".into()) } else { Err(format!("no controller for {}", names.join(", "))) }
+    if names.is_empty() {
+        Ok("memory, cpu, pids".into())
+    } else {
+        Err(format!("no controller for {}", names.join(", ")))
+    }
 }
 
 fn overlay() -> Result<String, String> {
-    rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).map(|_| "overlay mounts can be made".into()).map_err(|e| e.to_string())
+    rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)
+        .map(|_| "overlay mounts can be made".into())
+        .map_err(|e| e.to_string())
 }
 
 fn id_mapped() -> Result<String, String> {
@@ -168,14 +194,20 @@ fn id_mapped() -> Result<String, String> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let tree = rustix::mount::open_tree(CWD, "/usr", flags).map_err(|e| format!("clone the mount of /usr: {e}"))?;
     let change = MountChange { read_only: true, nosuid_nodev: false, id_map: Some(namespace.as_fd()) };
-    set_mount_attributes(&tree, change).map(|()| "/usr can be shown with shifted ids".into()).map_err(|e| format!("/usr: {e}"))
+    set_mount_attributes(&tree, change)
+        .map(|()| "/usr can be shown with shifted ids".into())
+        .map_err(|e| format!("/usr: {e}"))
 }
 
 fn proc() -> Result<String, String> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").map_err(|e| e.to_string())?;
     let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
     let covering: Vec<_> = points.filter(|p| p.starts_with("/proc/") && !PROC_MOUNTS.contains(p)).collect();
-    if covering.is_empty() { Ok("nothing covers it".into()) } else { Err(format!("covered at {}", covering.join(", "))) }
+    if covering.is_empty() {
+        Ok("nothing covers it".into())
+    } else {
+        Err(format!("covered at {}", covering.join(", ")))
+    }
 }
 
 fn devices() -> Result<String, String> {
@@ -190,7 +222,9 @@ fn getfd() -> Result<String, String> {
     let own = pidfd_open(getpid(), PidfdFlags::empty()).map_err(|e| format!("pidfd_open: {e}"))?;
     let file = std::fs::File::open("/dev/null").map_err(|e| e.to_string())?;
     let number = std::os::fd::AsRawFd::as_raw_fd(&file);
-    pidfd_getfd(&own, number, PidfdGetfdFlags::empty()).map(|_| "pidfd_getfd works".into()).map_err(|e| format!("pidfd_getfd: {e}"))
+    pidfd_getfd(&own, number, PidfdGetfdFlags::empty())
+        .map(|_| "pidfd_getfd works".into())
+        .map_err(|e| format!("pidfd_getfd: {e}"))
 }
 
 fn kcmp() -> Result<String, String> {

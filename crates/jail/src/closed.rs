@@ -59,7 +59,8 @@ impl WaysOut {
 /// # Errors
 /// [`ClosedError::Look`].
 pub fn look_at(pid: i32) -> Result<WaysOut, ClosedError> {
-    let namespace = File::open(format!("/proc/{pid}/ns/net")).map_err(failed("open the sandbox's network namespace"))?;
+    let namespace =
+        File::open(format!("/proc/{pid}/ns/net")).map_err(failed("open the sandbox's network namespace"))?;
     in_thread(move || {
         rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
             .map_err(|e| failed("enter the sandbox's network namespace")(e.into()))?;
@@ -123,7 +124,11 @@ fn look() -> Result<WaysOut, ClosedError> {
 
 fn interfaces(dev: &str) -> Vec<String> {
     // Two lines of headings, then `name: counters`.
-    dev.lines().skip(2).filter_map(|l| Some(l.split_once(':')?.0.trim().to_owned())).filter(|name| name != "lo").collect()
+    dev.lines()
+        .skip(2)
+        .filter_map(|l| Some(l.split_once(':')?.0.trim().to_owned()))
+        .filter(|name| name != "lo")
+        .collect()
 }
 
 /// `Iface Destination Gateway …`, numbers in hexadecimal; loopback's own routes are in another table and not listed.
@@ -135,7 +140,9 @@ fn routes_v4(text: &str) -> Vec<String> {
 fn routes_v6(text: &str) -> Vec<String> {
     let leaves = |line: &&str| {
         let fields: Vec<_> = line.split_whitespace().collect();
-        let (Some(length), Some(flags), Some(device)) = (fields.get(1), fields.get(8), fields.get(9)) else { return true };
+        let (Some(length), Some(flags), Some(device)) = (fields.get(1), fields.get(8), fields.get(9)) else {
+            return true;
+        };
         let refuses = u32::from_str_radix(flags, 16).is_ok_and(|flags| flags & REJECT != 0);
         // Loopback's own routes are for single addresses.
         !refuses && (*device != "lo" || *length != "80")

@@ -18,7 +18,12 @@ use std::time::Instant;
 ///
 /// # Errors
 /// [`Failure`]; the source runs on.
-pub fn capture(config: &KeeperConfig, live: &mut Live, image: Option<&Path>, layer: &Path) -> Result<CaptureReport, Failure> {
+pub fn capture(
+    config: &KeeperConfig,
+    live: &mut Live,
+    image: Option<&Path>,
+    layer: &Path,
+) -> Result<CaptureReport, Failure> {
     let begun = Instant::now();
     // Less to flush in the pause; without it the pause is longer and nothing else.
     if let Err(error) = branchbox_layers::start_writeback(&config.root.upper) {
@@ -51,7 +56,13 @@ fn resume(config: &KeeperConfig, live: &mut Live) -> Result<(), Failure> {
     })
 }
 
-fn take(config: &KeeperConfig, live: &mut Live, held: Held, image: Option<&Path>, layer: &Path) -> Result<CaptureReport, Failure> {
+fn take(
+    config: &KeeperConfig,
+    live: &mut Live,
+    held: Held,
+    image: Option<&Path>,
+    layer: &Path,
+) -> Result<CaptureReport, Failure> {
     let root = &config.root;
     let mut layer_failure = None;
     let mut take_layer = || {
@@ -73,7 +84,13 @@ fn take(config: &KeeperConfig, live: &mut Live, held: Held, image: Option<&Path>
 
 type TakeLayer<'a> = &'a mut dyn FnMut() -> Result<(), String>;
 
-fn take_machine(config: &KeeperConfig, live: &mut Live, held: Held, image: &Path, layer: TakeLayer<'_>) -> Result<CaptureReport, Failure> {
+fn take_machine(
+    config: &KeeperConfig,
+    live: &mut Live,
+    held: Held,
+    image: &Path,
+    layer: TakeLayer<'_>,
+) -> Result<CaptureReport, Failure> {
     make_image(image)?;
     let work = live.cgroup.work_path();
     match machine::capture(config, live.jail.pid, &work, held, &mut live.history, image, layer) {
@@ -99,7 +116,15 @@ fn take_machine(config: &KeeperConfig, live: &mut Live, held: Held, image: &Path
 fn take_files(live: &mut Live, layer: TakeLayer<'_>) -> Result<CaptureReport, Failure> {
     let (taken, pause_us) = branchbox_engine::still(&live.cgroup.work_path(), &mut live.history, layer)?;
     taken.map_err(|text| Failure::new(Code::CaptureFailed, text))?;
-    Ok(CaptureReport { pause_us, total_us: 0, memory_bytes: 0, record_bytes: 0, processes: 0, threads: 0, notes: Vec::new() })
+    Ok(CaptureReport {
+        pause_us,
+        total_us: 0,
+        memory_bytes: 0,
+        record_bytes: 0,
+        processes: 0,
+        threads: 0,
+        notes: Vec::new(),
+    })
 }
 
 fn layer_failed(error: &LayerError) -> Failure {

@@ -48,7 +48,11 @@ fn check(config: &KeeperConfig) -> Result<(), String> {
     if config.hostname.is_empty() || config.hostname.len() > HOSTNAME_BYTES_MAX {
         return Err(format!("the host name must have 1 to {HOSTNAME_BYTES_MAX} bytes"));
     }
-    let slot = config.ids.base.checked_sub(IdRange::of_slot(0).map_or(0, |first| first.base)).map(|offset| offset / IdRange::LENGTH);
+    let slot = config
+        .ids
+        .base
+        .checked_sub(IdRange::of_slot(0).map_or(0, |first| first.base))
+        .map(|offset| offset / IdRange::LENGTH);
     if slot.and_then(IdRange::of_slot) != Some(config.ids) {
         return Err(format!("{} is not the base of a range of ids", config.ids.base));
     }

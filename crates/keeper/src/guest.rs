@@ -7,7 +7,9 @@ use branchbox_model::Code;
 use branchbox_protocol::guest::{
     Call, ENDED_KEPT, GuestConfig, GuestState, RUNNING_MAX, Reply, Request, Response, Role,
 };
-use branchbox_protocol::{FrameError, PROTOCOL_VERSION, decode, encode, memory_file, read_memory_file, recv_packet, send_packet};
+use branchbox_protocol::{
+    FrameError, PROTOCOL_VERSION, decode, encode, memory_file, read_memory_file, recv_packet, send_packet,
+};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -45,7 +47,9 @@ impl Guest {
         let mut guest = Self { socket: listen::connect(path)?, next: 1 };
         match guest.call(Call::Hello { version: PROTOCOL_VERSION, role: Role::Keeper }, &[], ANSWER_WAIT)? {
             (Reply::Hello(PROTOCOL_VERSION), _) => Ok(guest),
-            (Reply::Hello(other), _) => Err(failed(format!("it speaks version {other}, this keeper {PROTOCOL_VERSION}"))),
+            (Reply::Hello(other), _) => {
+                Err(failed(format!("it speaks version {other}, this keeper {PROTOCOL_VERSION}")))
+            }
             _ => Err(wrong_kind("Hello")),
         }
     }
@@ -62,7 +66,8 @@ impl Guest {
         if table.execs.len() > RUNNING_MAX + ENDED_KEPT {
             return Err(failed(format!("its table has {} commands", table.execs.len())));
         }
-        let fds = table.execs.iter().flat_map(|exec| [exec.stdin_fd, exec.stdout_fd, exec.stderr_fd]).flatten().collect();
+        let fds =
+            table.execs.iter().flat_map(|exec| [exec.stdin_fd, exec.stdout_fd, exec.stderr_fd]).flatten().collect();
         Ok(Held { state, fds })
     }
 

@@ -79,6 +79,8 @@ fn detach() -> Result<SignalFd, Failure> {
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         wanted.add(signal);
     }
-    let blocked = wanted.thread_block().and_then(|()| SignalFd::with_flags(&wanted, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK));
+    let blocked = wanted
+        .thread_block()
+        .and_then(|()| SignalFd::with_flags(&wanted, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK));
     blocked.map_err(|e| Failure::io("receive signals by descriptor", e.into()))
 }

@@ -27,7 +27,8 @@ pub fn guest_path(config: &KeeperConfig) -> PathBuf {
 /// # Errors
 /// [`Failure`] naming the path.
 pub fn bind(path: &Path) -> Result<OwnedFd, Failure> {
-    let failed = |action: &str, source: std::io::Error| Failure::io(format_args!("{action} {}", path.display()), source);
+    let failed =
+        |action: &str, source: std::io::Error| Failure::io(format_args!("{action} {}", path.display()), source);
     remove(path);
     let address = SocketAddrUnix::new(path).map_err(|_| {
         Failure::new(Code::InternalError, format!("the path {} is too long for a socket", path.display()))
@@ -61,7 +62,9 @@ fn socket() -> std::io::Result<OwnedFd> {
 /// Removes a socket's file.
 pub fn remove(path: &Path) {
     match std::fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => tracing::warn!("cannot remove {}: {error}", path.display()),
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            tracing::warn!("cannot remove {}: {error}", path.display())
+        }
         _ => {}
     }
 }

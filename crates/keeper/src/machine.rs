@@ -26,7 +26,14 @@ pub fn capture(
     image: &Path,
     layer: &mut dyn FnMut() -> Result<(), String>,
 ) -> Result<Captured, CaptureError> {
-    let request = CaptureRequest { guest_pid, cgroup_work, guest_state: held.state, guest_fds: held.fds, image, root: &config.root };
+    let request = CaptureRequest {
+        guest_pid,
+        cgroup_work,
+        guest_state: held.state,
+        guest_fds: held.fds,
+        image,
+        root: &config.root,
+    };
     branchbox_engine::capture(&request, history, layer)
 }
 
@@ -34,7 +41,13 @@ pub fn capture(
 ///
 /// # Errors
 /// [`Failure`]; the half-made sandbox is of no use then.
-pub fn restore(config: &KeeperConfig, guest_pid: i32, cgroup_work: &Path, image: &Path, guest: &mut Guest) -> Result<Restored, Failure> {
+pub fn restore(
+    config: &KeeperConfig,
+    guest_pid: i32,
+    cgroup_work: &Path,
+    image: &Path,
+    guest: &mut Guest,
+) -> Result<Restored, Failure> {
     let request = RestoreRequest { guest_pid, cgroup_work, image, root: &config.root };
     branchbox_engine::restore(&request, guest).map_err(Failure::from)
 }

@@ -37,7 +37,8 @@ impl RunRecord {
     pub fn of(guest_pid: i32) -> Result<Self, Failure> {
         let gone = || Failure::new(Code::GuestFailed, "the sandbox's first process has ended");
         let guest_start = start_time(guest_pid).ok_or_else(gone)?;
-        let boot_id = boot_id().ok_or_else(|| Failure::new(Code::InternalError, "the host does not tell its boot id"))?;
+        let boot_id =
+            boot_id().ok_or_else(|| Failure::new(Code::InternalError, "the host does not tell its boot id"))?;
         Ok(Self { guest_pid, guest_start, boot_id, keeper_pid: std::process::id() })
     }
 
@@ -69,7 +70,9 @@ impl RunRecord {
     pub fn remove(sandbox_dir: &Path) {
         let path = sandbox_dir.join(RECORD);
         match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => tracing::warn!("cannot remove {}: {error}", path.display()),
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                tracing::warn!("cannot remove {}: {error}", path.display())
+            }
             _ => {}
         }
     }

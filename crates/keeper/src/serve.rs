@@ -107,7 +107,8 @@ impl Server<'_> {
     fn wait(&self, listener: &OwnedFd, signals: &SignalFd) -> Result<Ready, Failure> {
         let fixed: [BorrowedFd<'_>; 3] = [signals.as_fd(), self.live.jail.pidfd.as_fd(), listener.as_fd()];
         let sockets = self.connections.iter().map(|connection| connection.socket.as_fd());
-        let mut fds: Vec<_> = fixed.into_iter().chain(sockets).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let mut fds: Vec<_> =
+            fixed.into_iter().chain(sockets).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         // Only an ephemeral sandbox that nobody has greeted waits for a time.
         let limited = self.config.ephemeral.is_some() && !self.was_greeted;
         let timeout = Timespec::try_from(EPHEMERAL_WAIT.saturating_sub(self.begun.elapsed())).unwrap_or_default();
@@ -117,7 +118,8 @@ impl Server<'_> {
             Err(errno) => return Err(Failure::io("wait for the node", errno.into())),
         }
         let is_ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
-        let connections = fds.iter().skip(fixed.len()).enumerate().filter(|(_, fd)| is_ready(fd)).map(|(index, _)| index).collect();
+        let connections =
+            fds.iter().skip(fixed.len()).enumerate().filter(|(_, fd)| is_ready(fd)).map(|(index, _)| index).collect();
         Ok(Ready { signal: is_ready(&fds[0]), guest: is_ready(&fds[1]), listener: is_ready(&fds[2]), connections })
     }
 
@@ -130,7 +132,9 @@ impl Server<'_> {
 
     fn accept(&mut self, listener: &OwnedFd) {
         match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(socket) if self.connections.len() < CONNECTIONS_MAX => self.connections.push(Connection { socket, greeted: false }),
+            Ok(socket) if self.connections.len() < CONNECTIONS_MAX => {
+                self.connections.push(Connection { socket, greeted: false })
+            }
             Ok(_) => tracing::warn!("more than {CONNECTIONS_MAX} connections; the newest is closed"),
             Err(errno) => tracing::warn!("accept: {errno}"),
         }

@@ -69,7 +69,8 @@ fn fresh(config: &KeeperConfig, layout: &Layout, begun: Instant) -> Result<Live,
     SandboxCgroup::open(layout, &config.id).remove()?;
     RunRecord::remove(&config.sandbox_dir);
     let listener = listen::bind(&listen::guest_path(config))?;
-    let mounts = branchbox_layers::assemble(&config.root, config.ids).map_err(|e| Failure::of(Code::StartFailed, &e))?;
+    let mounts =
+        branchbox_layers::assemble(&config.root, config.ids).map_err(|e| Failure::of(Code::StartFailed, &e))?;
     let cgroup = SandboxCgroup::create(layout, &config.id, config.ids, &config.limits)?;
     if !cgroup.missing().is_empty() {
         tracing::warn!("limits not in force, because this host has no controller for them: {:?}", cgroup.missing());
@@ -103,7 +104,12 @@ fn fresh(config: &KeeperConfig, layout: &Layout, begun: Instant) -> Result<Live,
 }
 
 /// From an empty room with a guest to a sandbox that serves.
-fn inhabit(config: &KeeperConfig, jail: &Jail, cgroup: &SandboxCgroup, begun: Instant) -> Result<(Guest, Running), Failure> {
+fn inhabit(
+    config: &KeeperConfig,
+    jail: &Jail,
+    cgroup: &SandboxCgroup,
+    begun: Instant,
+) -> Result<(Guest, Running), Failure> {
     let mut guest = Guest::connect(&listen::guest_path(config))?;
     let work = cgroup.work_path();
     let mut restored = match &config.start {

@@ -59,8 +59,11 @@ pub(crate) async fn capture(
 fn check_room(inner: &Inner, memory: u64) -> Result<(), NodeError> {
     let path = inner.state.path().to_path_buf();
     let needed = memory.saturating_add(ROOM_BYTES);
-    let usage = rustix::fs::statvfs(&path)
-        .map_err(|errno| NodeError::File { action: "look at", path: path.clone(), source: errno.into() })?;
+    let usage = rustix::fs::statvfs(&path).map_err(|errno| NodeError::File {
+        action: "look at",
+        path: path.clone(),
+        source: errno.into(),
+    })?;
     let free = usage.f_bavail.saturating_mul(usage.f_frsize);
     if free >= needed {
         return Ok(());
@@ -102,8 +105,16 @@ pub(crate) async fn sync(inner: &Inner, id: &SnapshotId, mode: SnapshotMode) -> 
         if let Some(image) = image {
             sync_tree(&image, u64::MAX).map_err(|source| NodeError::File { action: "sync", path: image, source })?;
         }
-        let synced = fs_err::File::open(&layer).map_err(|source| NodeError::File { action: "open", path: layer.clone(), source });
-        rustix::fs::syncfs(synced?).map_err(|errno| NodeError::File { action: "sync", path: layer, source: errno.into() })
+        let synced = fs_err::File::open(&layer).map_err(|source| NodeError::File {
+            action: "open",
+            path: layer.clone(),
+            source,
+        });
+        rustix::fs::syncfs(synced?).map_err(|errno| NodeError::File {
+            action: "sync",
+            path: layer,
+            source: errno.into(),
+        })
     })
     .await
 }

@@ -11,8 +11,8 @@ use crate::node::{Inner, Node, blocking, storage};
 use branchbox_api::{CreateRequest, OnTimeout, SandboxInfo, Timings};
 use branchbox_catalog::{Catalog, Rules, SandboxDetail, SandboxRecord, SnapshotRecord, Usage};
 use branchbox_model::{
-    DiskMib, IdRange, Limits, MemoryMib, SandboxId, SandboxState, SnapshotId, SnapshotMode, SnapshotState,
-    SpecError, StopReason, Timestamp, Vcpus,
+    DiskMib, IdRange, Limits, MemoryMib, SandboxId, SandboxState, SnapshotId, SnapshotMode, SnapshotState, SpecError,
+    StopReason, Timestamp, Vcpus,
 };
 use branchbox_protocol::keeper::{KeeperConfig, Running, Start};
 use serde_json::{Value, json};
@@ -238,7 +238,8 @@ fn limits(request: &CreateRequest, snapshot: Option<&SnapshotRecord>) -> Result<
     };
     match snapshot.map(|snapshot| snapshot.detail.mode) {
         Some(SnapshotMode::Memory) if asked != base => {
-            let problem = "a memory snapshot keeps the size it was taken with; leave vcpu, memoryMiB and diskMiB out".into();
+            let problem =
+                "a memory snapshot keeps the size it was taken with; leave vcpu, memoryMiB and diskMiB out".into();
             Err(SpecError { field: "snapshot", problem }.into())
         }
         Some(SnapshotMode::Disk) if asked.disk.0 < base.disk.0 => {
@@ -260,7 +261,12 @@ impl Inner {
 }
 
 /// Brings a new sandbox up; what a failure leaves is removed.
-pub(crate) async fn launch(inner: &Arc<Inner>, live: &Arc<Live>, slot: u32, origin: &Origin) -> Result<Running, NodeError> {
+pub(crate) async fn launch(
+    inner: &Arc<Inner>,
+    live: &Arc<Live>,
+    slot: u32,
+    origin: &Origin,
+) -> Result<Running, NodeError> {
     let _one = live.change.lock().await;
     let brought = async {
         let _turn = inner.starts.acquire().await.map_err(|_| NodeError::Closing)?;
@@ -397,7 +403,8 @@ mod tests {
             r.on_lease_end = Some(OnTimeout::Stop);
         });
         assert!(stops.is_ok());
-        let open = request(|r| r.network = Some(branchbox_api::NetworkRequest { internet: true, ..Default::default() }));
+        let open =
+            request(|r| r.network = Some(branchbox_api::NetworkRequest { internet: true, ..Default::default() }));
         assert!(matches!(open, Err(NodeError::NoGateway)));
     }
 }

@@ -312,14 +312,18 @@ impl Coded for NodeError {
             Self::Host { .. } => "see what is missing: branchbox doctor",
             Self::File { source, .. } if is_full(source) => "free space on the state directory's disk",
             Self::Storage { hint: Some(hint), .. } => hint,
-            Self::LittleSpace { .. } => "delete snapshots and sandboxes that are not needed, or free space on the state directory's disk",
+            Self::LittleSpace { .. } => {
+                "delete snapshots and sandboxes that are not needed, or free space on the state directory's disk"
+            }
             Self::File { .. } => "see that the state directory can be written",
             Self::Guest(error) => return guest_hint(error),
             Self::Keeper(error) => return error.hint.clone(),
             Self::Partly { source, .. } => return source.hint(),
             Self::Spec(error) => return error.hint(),
             Self::Catalog(error) => return error.hint(),
-            Self::Peer { .. } | Self::Start { .. } | Self::Storage { .. } | Self::CutOff => "look into the node's log and the sandbox's keeper.log",
+            Self::Peer { .. } | Self::Start { .. } | Self::Storage { .. } | Self::CutOff => {
+                "look into the node's log and the sandbox's keeper.log"
+            }
         };
         Some(text.into())
     }

@@ -68,7 +68,8 @@ fn spawn_spec(record: &SandboxRecord, request: ExecRequest, kind: Kind) -> Spawn
     };
     let mut env = record.detail.env.clone();
     env.extend(request.env);
-    let display = if argv.len() == 3 && argv[0] == "bash" && argv[1] == "-c" { argv[2].clone() } else { argv.join(" ") };
+    let display =
+        if argv.len() == 3 && argv[0] == "bash" && argv[1] == "-c" { argv[2].clone() } else { argv.join(" ") };
     let timeout_ms = match kind {
         Kind::Command => Some(request.timeout_ms.unwrap_or(TIMEOUT_MS_DEFAULT)),
         Kind::Process => request.timeout_ms,
@@ -110,7 +111,12 @@ pub struct Process {
 }
 
 impl Node {
-    async fn start_command(&self, id: &str, request: ExecRequest, kind: Kind) -> Result<(Process, ExecInfo), NodeError> {
+    async fn start_command(
+        &self,
+        id: &str,
+        request: ExecRequest,
+        kind: Kind,
+    ) -> Result<(Process, ExecInfo), NodeError> {
         if let Some(what) = request.wants_unavailable {
             let hint = "leave the field out";
             return Err(NodeError::Unavailable { what: what.into(), hint });
@@ -175,7 +181,9 @@ fn no_process(id: &str) -> NodeError {
 fn seen(live: &Live, error: NodeError) -> NodeError {
     use branchbox_model::SandboxState::{Stopped, Stopping};
     match error {
-        NodeError::Peer { .. } if matches!(live.state(), Stopped | Stopping) => NodeError::Stopped { id: live.id.clone() },
+        NodeError::Peer { .. } if matches!(live.state(), Stopped | Stopping) => {
+            NodeError::Stopped { id: live.id.clone() }
+        }
         other => other,
     }
 }
@@ -375,8 +383,12 @@ impl Process {
 
 fn output_chunk(event: StreamEvent) -> Option<OutputChunk> {
     match event {
-        StreamEvent::Stdout { data, offset, base64 } => Some(OutputChunk { stream: "stdout".into(), text: data, offset, base64 }),
-        StreamEvent::Stderr { data, offset, base64 } => Some(OutputChunk { stream: "stderr".into(), text: data, offset, base64 }),
+        StreamEvent::Stdout { data, offset, base64 } => {
+            Some(OutputChunk { stream: "stdout".into(), text: data, offset, base64 })
+        }
+        StreamEvent::Stderr { data, offset, base64 } => {
+            Some(OutputChunk { stream: "stderr".into(), text: data, offset, base64 })
+        }
         _ => None,
     }
 }

@@ -34,7 +34,12 @@ impl Node {
     }
 }
 
-async fn fork(inner: &Arc<Inner>, live: &Arc<Live>, request: &ForkRequest, begun: Instant) -> Result<ForkAnswer, NodeError> {
+async fn fork(
+    inner: &Arc<Inner>,
+    live: &Arc<Live>,
+    request: &ForkRequest,
+    begun: Instant,
+) -> Result<ForkAnswer, NodeError> {
     live.machine().await?;
     let source = live.record();
     let mut snapshot = snapshots::new_record(inner, &source, SnapshotMode::Memory, !request.keep_snapshot);
@@ -68,7 +73,11 @@ fn copy_names(request: &ForkRequest) -> Result<Vec<Option<String>>, NodeError> {
     Ok(named.into_iter().map(Some).collect())
 }
 
-fn plan(source: &SandboxRecord, snapshot: &SnapshotRecord, request: &ForkRequest) -> Result<Vec<SandboxRecord>, NodeError> {
+fn plan(
+    source: &SandboxRecord,
+    snapshot: &SnapshotRecord,
+    request: &ForkRequest,
+) -> Result<Vec<SandboxRecord>, NodeError> {
     let now = Timestamp::now();
     let copy = |name| {
         let mut record = source.clone();
@@ -178,8 +187,10 @@ mod tests {
 
     #[test]
     fn copies_are_named_after_the_request() {
-        let request = |count, name: Option<&str>| ForkRequest { count, name: name.map(Into::into), ..ForkRequest::default() };
-        let named = |request: &ForkRequest| copy_names(request).expect("names").into_iter().flatten().collect::<Vec<_>>();
+        let request =
+            |count, name: Option<&str>| ForkRequest { count, name: name.map(Into::into), ..ForkRequest::default() };
+        let named =
+            |request: &ForkRequest| copy_names(request).expect("names").into_iter().flatten().collect::<Vec<_>>();
         assert_eq!(copy_names(&request(None, None)).expect("one"), [None]);
         assert_eq!(named(&request(Some(1), Some("a"))), ["a"]);
         assert_eq!(named(&request(Some(2), Some("a"))), ["a-1", "a-2"]);

@@ -149,7 +149,8 @@ pub(crate) fn network(record: &SandboxRecord, enforced: bool) -> NetworkRules {
 
 /// Notes of keepers, bounded with a truthful count.
 pub(crate) fn notes(all: impl IntoIterator<Item = keeper::Note>) -> Vec<Note> {
-    let mut notes: Vec<Note> = all.into_iter().map(|note| Note { kind: note.kind, pid: note.pid, detail: note.detail }).collect();
+    let mut notes: Vec<Note> =
+        all.into_iter().map(|note| Note { kind: note.kind, pid: note.pid, detail: note.detail }).collect();
     if notes.len() > NOTES_MAX {
         let more = notes.len() - NOTES_MAX;
         notes.truncate(NOTES_MAX);

@@ -174,7 +174,9 @@ pub(crate) fn watch(inner: &Arc<Inner>, live: &Arc<Live>, machine: &Arc<Machine>
     let watched = Arc::downgrade(machine);
     tokio::spawn(async move {
         closed.await;
-        let (Some(inner), Some(live), Some(machine)) = (inner.upgrade(), live.upgrade(), watched.upgrade()) else { return };
+        let (Some(inner), Some(live), Some(machine)) = (inner.upgrade(), live.upgrade(), watched.upgrade()) else {
+            return;
+        };
         lost(&inner, &live, &machine).await;
     });
 }

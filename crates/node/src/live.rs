@@ -115,7 +115,8 @@ impl Live {
 
     /// Waits for a state, at most this long; answers with the record either way.
     pub(crate) async fn wait_for(&self, state: SandboxState, wait: Duration) -> SandboxRecord {
-        self.wait_until(wait, |now| now == state || (state != SandboxState::Stopped && now == SandboxState::Stopped)).await
+        self.wait_until(wait, |now| now == state || (state != SandboxState::Stopped && now == SandboxState::Stopped))
+            .await
     }
 
     async fn wait_until(&self, wait: Duration, mut is_it: impl FnMut(SandboxState) -> bool) -> SandboxRecord {

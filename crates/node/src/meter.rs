@@ -122,7 +122,12 @@ mod tests {
         let metered = Usage { running_ms: 1000, cpu_us: 200, memory_mib_ms: 7 };
         let more = difference(metered, Timestamp(10_000), Timestamp(13_000), usage);
         assert_eq!(more, Usage { running_ms: 2000, cpu_us: 300, memory_mib_ms: 6000 });
-        let none = difference(Usage { running_ms: 9000, cpu_us: 900, memory_mib_ms: 0 }, Timestamp(10_000), Timestamp(9_000), usage);
+        let none = difference(
+            Usage { running_ms: 9000, cpu_us: 900, memory_mib_ms: 0 },
+            Timestamp(10_000),
+            Timestamp(9_000),
+            usage,
+        );
         assert_eq!(none, Usage::default(), "a clock that went back counts nothing");
     }
 }

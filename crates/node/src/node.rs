@@ -7,8 +7,8 @@ use crate::state_dir::StateDir;
 use crate::{meter, recover};
 use branchbox_catalog::{Catalog, SqliteCatalog};
 use branchbox_jail::cgroup::Layout;
-use branchbox_layers::pool::{Pool, PoolOptions};
 use branchbox_layers::HostImage;
+use branchbox_layers::pool::{Pool, PoolOptions};
 use branchbox_model::{Code, Coded, PoolDriver, SandboxId, SandboxState, SnapshotId, StopReason};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -264,14 +264,22 @@ impl Inner {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        Err(NodeError::Storage { action: "close the pool", problem: "an operation still uses it".into(), code: Code::Busy, hint: None })
+        Err(NodeError::Storage {
+            action: "close the pool",
+            problem: "an operation still uses it".into(),
+            code: Code::Busy,
+            hint: None,
+        })
     }
 }
 
 /// The pool's default reserve, or less on a small file system.
 fn reserve(path: &Path) -> Result<u64, NodeError> {
-    let usage = rustix::fs::statvfs(path)
-        .map_err(|errno| NodeError::File { action: "look at", path: path.into(), source: errno.into() })?;
+    let usage = rustix::fs::statvfs(path).map_err(|errno| NodeError::File {
+        action: "look at",
+        path: path.into(),
+        source: errno.into(),
+    })?;
     let whole = usage.f_blocks.saturating_mul(usage.f_frsize);
     Ok(PoolOptions::default().reserve_bytes.min(whole / RESERVE_FRACTION))
 }
@@ -303,8 +311,11 @@ impl Foundation {
         let image = HostImage::prepare(&pool.images_dir(), &config.exe)
             .map_err(|error| storage("prepare the host image", &error))?;
         let path = Path::new("/proc/sys/kernel/random/boot_id");
-        let boot_id = fs_err::read_to_string(path)
-            .map_err(|source| NodeError::File { action: "read", path: path.into(), source })?;
+        let boot_id = fs_err::read_to_string(path).map_err(|source| NodeError::File {
+            action: "read",
+            path: path.into(),
+            source,
+        })?;
         Ok(Self { state, layout, pool, image, boot_id: boot_id.trim().to_owned() })
     }
 }

@@ -204,7 +204,8 @@ impl<W: Wire> Shared<W> {
     }
 
     async fn receive(&self) -> Result<Answer<W>, PeerError> {
-        let packet = self.socket.async_io(Interest::READABLE, || as_io(recv_packet(&self.socket))).await.map_err(from_io)?;
+        let packet =
+            self.socket.async_io(Interest::READABLE, || as_io(recv_packet(&self.socket))).await.map_err(from_io)?;
         let packet = packet.unfold().map_err(PeerError::Frame)?;
         W::response(&packet.bytes).map_err(PeerError::Frame)
     }
@@ -236,7 +237,12 @@ async fn read_all<W: Wire>(shared: Arc<Shared<W>>) {
     loop {
         match shared.receive().await {
             Ok((id, result)) => {
-                let waiting = shared.pending.lock().unwrap_or_else(PoisonError::into_inner).as_mut().and_then(|calls| calls.remove(&id));
+                let waiting = shared
+                    .pending
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .as_mut()
+                    .and_then(|calls| calls.remove(&id));
                 if let Some(waiting) = waiting {
                     let _ = waiting.send(result);
                 }

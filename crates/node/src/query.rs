@@ -4,7 +4,8 @@ use crate::error::NodeError;
 use crate::info::{self, settings};
 use crate::node::Node;
 use branchbox_api::{
-    AccountLimit, DailyLimit, Limits, Me, NetworkRequest, NetworkRules, Page, SandboxInfo, UpdateRequest, Usage, UsageResource,
+    AccountLimit, DailyLimit, Limits, Me, NetworkRequest, NetworkRules, Page, SandboxInfo, UpdateRequest, Usage,
+    UsageResource,
 };
 use branchbox_catalog::{Catalog, KeptAnswer, SandboxFilter, SandboxRecord};
 use branchbox_model::{SandboxState, Timestamp, names};
@@ -232,7 +233,11 @@ fn apply(record: &mut SandboxRecord, request: UpdateRequest, env: std::collectio
 fn resource(record: &SandboxRecord, used: branchbox_catalog::Usage) -> UsageResource {
     #[expect(clippy::cast_precision_loss, reason = "shown with a few digits")]
     let ratio = |amount: u64, unit: f64| amount as f64 / unit;
-    let state = if record.deleted.is_some() { "deleted".into() } else { json!(record.state).as_str().unwrap_or_default().to_owned() };
+    let state = if record.deleted.is_some() {
+        "deleted".into()
+    } else {
+        json!(record.state).as_str().unwrap_or_default().to_owned()
+    };
     UsageResource {
         resource_id: record.id.to_string(),
         name: record.name.clone(),

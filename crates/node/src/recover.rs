@@ -203,7 +203,11 @@ async fn collect(inner: &Arc<Inner>, known: BTreeSet<SandboxId>, kept: BTreeSet<
 }
 
 fn names_in(directory: &Path) -> Result<Vec<String>, NodeError> {
-    let list = || fs_err::read_dir(directory)?.map(|entry| Ok(entry?.file_name().into_string())).collect::<std::io::Result<Vec<_>>>();
+    let list = || {
+        fs_err::read_dir(directory)?
+            .map(|entry| Ok(entry?.file_name().into_string()))
+            .collect::<std::io::Result<Vec<_>>>()
+    };
     let names = list().map_err(|source| NodeError::File { action: "list", path: directory.into(), source })?;
     Ok(names.into_iter().filter_map(Result::ok).collect())
 }

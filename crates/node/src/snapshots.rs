@@ -1,9 +1,9 @@
 //! Snapshots: taking, reading, changing, removing.
 
 use crate::capture;
+use crate::create::micros;
 use crate::error::NodeError;
 use crate::info;
-use crate::create::micros;
 use crate::live::Live;
 use crate::node::{Inner, Node};
 use branchbox_api::{Page, SnapshotInfo, SnapshotRequest, Timings, UpdateSnapshotRequest};
@@ -45,7 +45,11 @@ pub(crate) fn new_record(inner: &Inner, source: &SandboxRecord, mode: SnapshotMo
 }
 
 /// Captures into a record that is in the catalog, and makes it ready.
-pub(crate) async fn take(inner: &Arc<Inner>, live: &Live, record: &mut SnapshotRecord) -> Result<CaptureReport, NodeError> {
+pub(crate) async fn take(
+    inner: &Arc<Inner>,
+    live: &Live,
+    record: &mut SnapshotRecord,
+) -> Result<CaptureReport, NodeError> {
     let report = capture::capture(inner, live, &record.id, record.detail.mode).await?;
     record.state = SnapshotState::Ready;
     record.detail.ready = Some(Timestamp::now());
@@ -88,7 +92,12 @@ impl Node {
     ///
     /// # Errors
     /// [`NodeError`]; a capture that fails later leaves a failed snapshot that says why.
-    pub async fn snapshot(&self, id: &str, request: SnapshotRequest, wait: Duration) -> Result<SnapshotInfo, NodeError> {
+    pub async fn snapshot(
+        &self,
+        id: &str,
+        request: SnapshotRequest,
+        wait: Duration,
+    ) -> Result<SnapshotInfo, NodeError> {
         let begun = Instant::now();
         let live = self.live(id)?;
         live.machine().await?;

@@ -83,7 +83,8 @@ fn hash(bytes: &[u8]) -> u32 {
 
 fn lock(path: &Path) -> Result<std::fs::File, NodeError> {
     let lock_path = path.join("lock");
-    let opened = std::fs::OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).open(&lock_path);
+    let opened =
+        std::fs::OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).open(&lock_path);
     let mut lock = opened.map_err(file("open", &lock_path))?;
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
@@ -111,7 +112,11 @@ fn check_version(path: &Path) -> Result<(), NodeError> {
             if found.parse::<u32>().is_ok_and(|found| found <= VERSION) {
                 return Ok(());
             }
-            Err(NodeError::NewerState { path: path.to_path_buf(), found: found.chars().take(32).collect(), known: VERSION })
+            Err(NodeError::NewerState {
+                path: path.to_path_buf(),
+                found: found.chars().take(32).collect(),
+                known: VERSION,
+            })
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             fs_err::write(&version_path, format!("{VERSION}\n")).map_err(file("write", &version_path))

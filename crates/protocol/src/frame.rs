@@ -3,7 +3,8 @@
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -150,7 +151,8 @@ pub fn recv_packet(socket: impl AsFd) -> Result<Packet, FrameError> {
     let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED_FDS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let message = loop {
-        match rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+        match rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+        {
             Ok(message) => break message,
             Err(Errno::INTR) => {}
             Err(Errno::CONNRESET) => return Err(FrameError::Closed),

@@ -297,6 +297,7 @@ pub enum GuestError {
 
 /// A file operation. Paths are absolute and resolved inside the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the doc of each variant says what its fields are")]
 pub enum FileOp {
     /// Reads part of a regular file.
     Read { path: String, offset: u64, bytes_max: u32 },
@@ -356,6 +357,7 @@ pub struct FileEntry {
 
 /// The answer to a file operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the doc of each variant says what its fields are")]
 pub enum FileReply {
     /// To `Read`: the bytes and the file's whole size.
     Content { bytes: Vec<u8>, size: u64 },

@@ -10,7 +10,10 @@ mod frame;
 pub mod guest;
 pub mod keeper;
 
-pub use frame::{FrameError, LARGE_MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX, PASSED_FDS_MAX, Packet, recv_packet, send_packet, decode, encode, encode_attached, memory_file, read_memory_file};
+pub use frame::{
+    FrameError, LARGE_MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX, PASSED_FDS_MAX, Packet, decode, encode, encode_attached,
+    memory_file, read_memory_file, recv_packet, send_packet,
+};
 
 /// Spoken by this build; a peer of another version is refused with both numbers.
 pub const PROTOCOL_VERSION: u32 = 1;

@@ -85,7 +85,9 @@ impl Answer {
     }
 
     fn json<T: Serialize>(status: u16, body: &T) -> Answered {
-        let unwritable = |error| Failure::new(Code::InternalError, format!("an answer that cannot be written: {error}"), "report this");
+        let unwritable = |error| {
+            Failure::new(Code::InternalError, format!("an answer that cannot be written: {error}"), "report this")
+        };
         Ok(Self::Json { status, body: serde_json::to_value(body).map_err(unwritable)? })
     }
 }

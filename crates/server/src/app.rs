@@ -91,7 +91,8 @@ fn is_key(given: &str, key: &str) -> bool {
 
 fn check_key(headers: &HeaderMap, key: &str) -> Result<(), Failure> {
     let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let token = given.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    let token =
+        given.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     match token {
         Some((_, token)) if is_key(token.trim(), key) => Ok(()),
         Some(_) => Err(unauthorized("the key is not one of this node")),
@@ -144,7 +145,8 @@ async fn run(app: Arc<App>, method: &Method, route: Route, asked: Asked, keyed: 
         }
     });
     task.await.unwrap_or_else(|_| {
-        let failure = Failure::new(Code::InternalError, "the request was cut off inside the node", "look into the node's log");
+        let failure =
+            Failure::new(Code::InternalError, "the request was cut off inside the node", "look into the node's log");
         (Err(failure), Origin::Fresh)
     })
 }

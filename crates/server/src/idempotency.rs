@@ -20,8 +20,15 @@ const KEY_BYTES_MAX: usize = 128;
 /// Under this name a kept answer holds the command whose stream it was.
 const STREAM: &str = "$stream";
 /// Failures that say nothing about the next try.
-const PASSING: &[Code] =
-    &[Code::NoCapacity, Code::QuotaExceeded, Code::Busy, Code::RateLimited, Code::InternalError, Code::DiskFull, Code::Unauthorized];
+const PASSING: &[Code] = &[
+    Code::NoCapacity,
+    Code::QuotaExceeded,
+    Code::Busy,
+    Code::RateLimited,
+    Code::InternalError,
+    Code::DiskFull,
+    Code::Unauthorized,
+];
 
 /// A request that carries a key.
 #[derive(Debug, Clone)]
@@ -37,7 +44,8 @@ impl Keyed {
             && key.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric())
             && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.:-".contains(&b));
         if !fine {
-            let problem = format!("1 to {KEY_BYTES_MAX} letters, digits, `_`, `.`, `:` or `-`, the first a letter or digit");
+            let problem =
+                format!("1 to {KEY_BYTES_MAX} letters, digits, `_`, `.`, `:` or `-`, the first a letter or digit");
             return Err(Issues::one("Idempotency-Key", problem));
         }
         let mut hasher = blake3::Hasher::new();
@@ -155,7 +163,9 @@ async fn keep(node: &Node, keyed: &Keyed, status: u16, body: String) {
 fn to_keep(answered: &Answered) -> Option<(u16, String)> {
     let (status, body) = match answered {
         Ok(Answer::Json { status, body }) => (*status, body.clone()),
-        Ok(Answer::Stream { sandbox, process, .. }) => (200, json!({ STREAM: { "sandbox": sandbox, "process": process } })),
+        Ok(Answer::Stream { sandbox, process, .. }) => {
+            (200, json!({ STREAM: { "sandbox": sandbox, "process": process } }))
+        }
         Ok(Answer::File { .. }) => return None,
         Err(Failure(info)) => {
             let passes = info.retryable == Some(true) || info.known_code().is_none_or(|code| PASSING.contains(&code));

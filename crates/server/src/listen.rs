@@ -76,7 +76,8 @@ impl Server {
         });
         let (stop, stopped) = watch::channel(false);
         let router = self.router(app::Access::Key);
-        let task = tokio::spawn(async move { axum::serve(listener, router).with_graceful_shutdown(wait(stopped)).await });
+        let task =
+            tokio::spawn(async move { axum::serve(listener, router).with_graceful_shutdown(wait(stopped)).await });
         Ok(Listening { address: format!("http://{bound}"), stop, task, socket: None })
     }
 
@@ -89,7 +90,8 @@ impl Server {
         let listener = private_socket(path).map_err(failed)?;
         let (stop, stopped) = watch::channel(false);
         let router = self.router(app::Access::Owner);
-        let task = tokio::spawn(async move { axum::serve(listener, router).with_graceful_shutdown(wait(stopped)).await });
+        let task =
+            tokio::spawn(async move { axum::serve(listener, router).with_graceful_shutdown(wait(stopped)).await });
         Ok(Listening { address: path.display().to_string(), stop, task, socket: Some(path.to_owned()) })
     }
 

@@ -143,7 +143,8 @@ mod tests {
         let mut query = Query::parse(Some("limit=0&follow=maybe&state=odd&state=running")).expect("readable");
         assert_eq!(query.page(), PAGE_DEFAULT);
         query.truth("follow");
-        let states: Vec<Option<SandboxState>> = query.all("state").iter().map(|text| query.word("state", text)).collect();
+        let states: Vec<Option<SandboxState>> =
+            query.all("state").iter().map(|text| query.word("state", text)).collect();
         assert_eq!(states, [None, Some(SandboxState::Running)]);
         let paths: Vec<_> = query.finish().expect_err("issues").0.into_iter().map(|issue| issue.path).collect();
         assert_eq!(paths, ["limit", "follow", "state"]);

@@ -65,7 +65,9 @@ pub(crate) fn find(method: &Method, components: &[String]) -> Result<Route, Fail
             (id, None) => delete.then_some(Route::DeleteSandbox { id }),
             (id, Some(verb)) => Some(sandbox_verb(id, verb)?).filter(|_| post),
         },
-        ["v1", "sandboxes", id, rest @ ..] => return sandbox_part(method, id, rest).unwrap_or_else(|| Err(no_route(&parts))),
+        ["v1", "sandboxes", id, rest @ ..] => {
+            return sandbox_part(method, id, rest).unwrap_or_else(|| Err(no_route(&parts)));
+        }
         ["v1", "snapshots"] => get.then_some(Route::ListSnapshots),
         ["v1", "snapshots", part] => match target(part) {
             (id, None) => get.then_some(Route::GetSnapshot { id }),
@@ -112,7 +114,13 @@ fn sandbox_part(method: &Method, id: &str, rest: &[&str]) -> Option<Result<Route
             (process, None) => get.then_some(Route::GetProcess { id, process }),
             (process, Some("write")) => post.then_some(Route::ProcessInput { id, process }),
             (process, Some("signal")) => post.then_some(Route::ProcessSignal { id, process }),
-            (_, Some("resize")) => return Some(Err(Failure::new(Code::Unavailable, "this node has no terminals", "start the process without `pty`"))),
+            (_, Some("resize")) => {
+                return Some(Err(Failure::new(
+                    Code::Unavailable,
+                    "this node has no terminals",
+                    "start the process without `pty`",
+                )));
+            }
             _ => return None,
         },
         ["files", "content"] if get => Some(Route::ReadFile { id }),
@@ -158,7 +166,10 @@ mod tests {
         assert_eq!(look(Method::PUT, "/v1/sandboxes/5/network"), Ok(Route::PutNetwork { id: id() }));
         let signal = Route::ProcessSignal { id: id(), process: "p1".into() };
         assert_eq!(look(Method::POST, "/v1/sandboxes/5/processes/p1:signal"), Ok(signal));
-        assert_eq!(look(Method::POST, "/v1/sandboxes/5/files:mkdir"), Ok(Route::ChangeFile { id: id(), verb: "mkdir".into() }));
+        assert_eq!(
+            look(Method::POST, "/v1/sandboxes/5/files:mkdir"),
+            Ok(Route::ChangeFile { id: id(), verb: "mkdir".into() })
+        );
         assert_eq!(look(Method::POST, "/v1/snapshots/5:delete"), Ok(Route::DeleteSnapshot { id: id() }));
         assert_eq!(look(Method::POST, "/v1/sandboxes/5%3Astop"), Ok(Route::Stop { id: id() }));
     }

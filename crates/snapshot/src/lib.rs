@@ -12,12 +12,15 @@ mod machine;
 mod object;
 mod process;
 
-pub use file::{BlobReader, BlobWriter, FORMAT_VERSION, MachineFileError, from_bytes, read_machine, to_bytes, write_machine};
+pub use file::{
+    BlobReader, BlobWriter, FORMAT_VERSION, MachineFileError, from_bytes, read_machine, to_bytes, write_machine,
+};
 pub use machine::{Blob, Host, Machine, Note};
 pub use object::{
-    EpollWatch, FileObject, Ghost, Lock, Object, ObjectId, ObjectKind, Pipe, PipeEnd, SharedMemory, SocketOption, TcpSocket, TcpState,
-    UdpSocket, UnixKind, UnixMessage, UnixSocket, UnixState,
+    EpollWatch, FileObject, Ghost, Lock, Object, ObjectId, ObjectKind, Pipe, PipeEnd, SharedMemory, SocketOption,
+    TcpSocket, TcpState, UdpSocket, UnixKind, UnixMessage, UnixSocket, UnixState,
 };
 pub use process::{
-    Backing, Credentials, Extent, FdSlot, Life, Mapping, MemoryLayout, PosixLock, PosixTimer, Process, Restart, SignalAction, Thread,
+    Backing, Credentials, Extent, FdSlot, Life, Mapping, MemoryLayout, PosixLock, PosixTimer, Process, Restart,
+    SignalAction, Thread,
 };

@@ -31,6 +31,7 @@ pub enum Lock {
 
 /// What an open file description refers to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the doc of each variant says what its fields are")]
 pub enum ObjectKind {
     /// Something with a path, or that once had one.
     File(FileObject),
@@ -209,6 +210,7 @@ pub struct UnixSocket {
 
 /// Where a TCP socket stands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the doc of each variant says what its fields are")]
 pub enum TcpState {
     /// Neither listening nor connected; bound if `local` has a port.
     Closed { bound: bool },

@@ -26,7 +26,8 @@ const SIGINFO_BYTES: usize = 128;
 fn ptrace(request: u32, tid: i32, addr: usize, data: usize) -> io::Result<i64> {
     // SAFETY: every caller below passes, for its request, either plain numbers or the address of a live buffer of the size
     // that ptrace(2) names for that request, valid for the whole call.
-    let result = unsafe { libc::syscall(libc::SYS_ptrace, libc::c_ulong::from(request), tid as libc::c_long, addr, data) };
+    let result =
+        unsafe { libc::syscall(libc::SYS_ptrace, libc::c_ulong::from(request), tid as libc::c_long, addr, data) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
@@ -161,12 +162,8 @@ pub fn pending_signals(tid: i32, queue: Queue) -> io::Result<Vec<[u8; SIGINFO_BY
     loop {
         let args = Args { off: all.len() as u64, flags: u32::from(queue == Queue::Process), nr: BATCH as i32 };
         let mut infos = [[0u8; SIGINFO_BYTES]; BATCH];
-        let got = ptrace(
-            libc::PTRACE_PEEKSIGINFO,
-            tid,
-            std::ptr::from_ref(&args) as usize,
-            infos.as_mut_ptr() as usize,
-        )?;
+        let got =
+            ptrace(libc::PTRACE_PEEKSIGINFO, tid, std::ptr::from_ref(&args) as usize, infos.as_mut_ptr() as usize)?;
         all.extend_from_slice(&infos[..got as usize]);
         if (got as usize) < BATCH {
             return Ok(all);
@@ -307,8 +304,8 @@ pub fn try_wait(tid: i32) -> io::Result<Option<Stop>> {
 pub fn registers_to_words(registers: &Registers) -> [u64; 27] {
     let r = registers;
     [
-        r.r15, r.r14, r.r13, r.r12, r.rbp, r.rbx, r.r11, r.r10, r.r9, r.r8, r.rax, r.rcx, r.rdx, r.rsi, r.rdi, r.orig_rax, r.rip,
-        r.cs, r.eflags, r.rsp, r.ss, r.fs_base, r.gs_base, r.ds, r.es, r.fs, r.gs,
+        r.r15, r.r14, r.r13, r.r12, r.rbp, r.rbx, r.r11, r.r10, r.r9, r.r8, r.rax, r.rcx, r.rdx, r.rsi, r.rdi,
+        r.orig_rax, r.rip, r.cs, r.eflags, r.rsp, r.ss, r.fs_base, r.gs_base, r.ds, r.es, r.fs, r.gs,
     ]
 }
 
@@ -316,8 +313,32 @@ pub fn registers_to_words(registers: &Registers) -> [u64; 27] {
 #[must_use]
 pub fn registers_from_words(w: &[u64; 27]) -> Registers {
     Registers {
-        r15: w[0], r14: w[1], r13: w[2], r12: w[3], rbp: w[4], rbx: w[5], r11: w[6], r10: w[7], r9: w[8], r8: w[9], rax: w[10],
-        rcx: w[11], rdx: w[12], rsi: w[13], rdi: w[14], orig_rax: w[15], rip: w[16], cs: w[17], eflags: w[18], rsp: w[19],
-        ss: w[20], fs_base: w[21], gs_base: w[22], ds: w[23], es: w[24], fs: w[25], gs: w[26],
+        r15: w[0],
+        r14: w[1],
+        r13: w[2],
+        r12: w[3],
+        rbp: w[4],
+        rbx: w[5],
+        r11: w[6],
+        r10: w[7],
+        r9: w[8],
+        r8: w[9],
+        rax: w[10],
+        rcx: w[11],
+        rdx: w[12],
+        rsi: w[13],
+        rdi: w[14],
+        orig_rax: w[15],
+        rip: w[16],
+        cs: w[17],
+        eflags: w[18],
+        rsp: w[19],
+        ss: w[20],
+        fs_base: w[21],
+        gs_base: w[22],
+        ds: w[23],
+        es: w[24],
+        fs: w[25],
+        gs: w[26],
     }
 }

@@ -103,10 +103,8 @@ pub fn pair(kind: i32) -> io::Result<(OwnedFd, OwnedFd)> {
 /// What the call says.
 pub fn bind(socket: impl AsFd, address: &[u8]) -> io::Result<()> {
     // SAFETY: the address is live and its size is given.
-    check(unsafe {
-        libc::bind(socket.as_fd().as_raw_fd(), address.as_ptr().cast(), address.len() as libc::socklen_t)
-    })
-    .map(drop)
+    check(unsafe { libc::bind(socket.as_fd().as_raw_fd(), address.as_ptr().cast(), address.len() as libc::socklen_t) })
+        .map(drop)
 }
 
 /// connect(2) to a raw address.

@@ -38,11 +38,7 @@ impl Asked {
 
     fn wants(&self, test: &str) -> bool {
         let matches = |name: &String| {
-            if self.exact {
-                test == name
-            } else {
-                test.contains(name.as_str())
-            }
+            if self.exact { test == name } else { test.contains(name.as_str()) }
         };
         !self.ignored && (self.names.is_empty() || self.names.iter().any(matches))
     }
@@ -53,11 +49,7 @@ impl Asked {
 #[expect(clippy::print_stdout, reason = "a test program reports to its caller")]
 pub fn run(tests: &[Test]) -> ExitCode {
     let asked = Asked::of(std::env::args().skip(1));
-    let chosen: Vec<Test> = tests
-        .iter()
-        .copied()
-        .filter(|(name, _)| asked.wants(name))
-        .collect();
+    let chosen: Vec<Test> = tests.iter().copied().filter(|(name, _)| asked.wants(name)).collect();
     if asked.list {
         chosen.iter().for_each(|(name, _)| println!("{name}: test"));
         return ExitCode::SUCCESS;
@@ -73,15 +65,8 @@ pub fn run(tests: &[Test]) -> ExitCode {
         println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
     }
     let word = if failed == 0 { "ok" } else { "FAILED" };
-    println!(
-        "\ntest result: {word}. {} passed; {failed} failed",
-        chosen.len() - failed
-    );
-    if failed == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    println!("\ntest result: {word}. {} passed; {failed} failed", chosen.len() - failed);
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 #[cfg(test)]

@@ -45,11 +45,7 @@ impl Inventory {
         let mut left = Vec::new();
         for (kind, things) in &self.kinds {
             let old = before.kinds.get(kind).unwrap_or(&empty);
-            left.extend(
-                things
-                    .difference(old)
-                    .map(|thing| format!("{kind}: {thing}")),
-            );
+            left.extend(things.difference(old).map(|thing| format!("{kind}: {thing}")));
         }
         left
     }
@@ -60,10 +56,7 @@ fn processes() -> Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     for entry in fs_err::read_dir("/proc")? {
         let path = entry?.path();
-        let Some(pid) = path
-            .file_name()
-            .and_then(|name| name.to_str()?.parse::<u32>().ok())
-        else {
+        let Some(pid) = path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok()) else {
             continue;
         };
         if is_ours(&path) {
@@ -77,11 +70,7 @@ fn processes() -> Result<BTreeSet<String>> {
 
 fn is_ours(process: &Path) -> bool {
     let program = std::fs::read_link(process.join("exe")).unwrap_or_default();
-    let name = program
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
+    let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let name = name.trim_end_matches(" (deleted)");
     let cgroup = std::fs::read_to_string(process.join("cgroup")).unwrap_or_default();
     name == "branchbox" || cgroup.lines().any(|line| line.contains("/branchbox/"))
@@ -97,23 +86,14 @@ fn start_time(process: &Path) -> Option<String> {
 /// Mount points of this namespace that name the product, by path or by source.
 fn mounts() -> Result<BTreeSet<String>> {
     let text = fs_err::read_to_string("/proc/self/mountinfo")?;
-    let ours = text
-        .lines()
-        .filter(|line| line.contains("branchbox") || line.contains(" nsfs "));
+    let ours = text.lines().filter(|line| line.contains("branchbox") || line.contains(" nsfs "));
     Ok(ours.map(mount_of).collect())
 }
 
 fn mount_of(line: &str) -> String {
     let fields: Vec<&str> = line.split(' ').collect();
-    let kind = fields
-        .iter()
-        .position(|field| *field == "-")
-        .and_then(|at| fields.get(at + 1));
-    format!(
-        "{} ({})",
-        fields.get(4).unwrap_or(&"?"),
-        kind.unwrap_or(&"?")
-    )
+    let kind = fields.iter().position(|field| *field == "-").and_then(|at| fields.get(at + 1));
+    format!("{} ({})", fields.get(4).unwrap_or(&"?"), kind.unwrap_or(&"?"))
 }
 
 /// Directories named `branchbox` at the top of each cgroup hierarchy, and all below them.
@@ -144,17 +124,10 @@ fn walk_directories(directory: &Path, depth: u32, found: &mut BTreeSet<String>) 
 }
 
 fn loop_devices() -> BTreeSet<String> {
-    let entries = std::fs::read_dir("/sys/block")
-        .into_iter()
-        .flatten()
-        .flatten();
+    let entries = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let attached = entries.filter_map(|entry| {
         let file = std::fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
-        Some(format!(
-            "{} on {}",
-            entry.file_name().to_string_lossy(),
-            file.trim_end()
-        ))
+        Some(format!("{} on {}", entry.file_name().to_string_lossy(), file.trim_end()))
     });
     attached.collect()
 }
@@ -166,11 +139,7 @@ fn named_network_namespaces() -> BTreeSet<String> {
 fn files(temporary: &[PathBuf]) -> BTreeSet<String> {
     let mut found = names_in(Path::new(RUN_DIRECTORY), |_| true);
     for directory in TEMPORARY_DIRECTORIES {
-        let ours = |name: &str| {
-            TEMPORARY_PREFIXES
-                .iter()
-                .any(|prefix| name.starts_with(prefix))
-        };
+        let ours = |name: &str| TEMPORARY_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
         found.extend(names_in(Path::new(directory), ours));
     }
     for directory in temporary {
@@ -197,13 +166,8 @@ mod tests {
         let watched = [directory.path().to_owned()];
         let before = Inventory::take(&watched).expect("first look");
         fs_err::write(directory.path().join("forgotten"), b"").expect("write");
-        let left = Inventory::take(&watched)
-            .expect("second look")
-            .left_since(&before);
-        assert!(
-            left.iter().any(|line| line.ends_with("/forgotten")),
-            "{left:?}"
-        );
+        let left = Inventory::take(&watched).expect("second look").left_since(&before);
+        assert!(left.iter().any(|line| line.ends_with("/forgotten")), "{left:?}");
     }
 
     #[test]
@@ -214,8 +178,6 @@ mod tests {
 
     #[test]
     fn our_own_start_time_is_found() {
-        assert!(
-            start_time(Path::new("/proc/self")).is_some_and(|time| time.parse::<u64>().is_ok())
-        );
+        assert!(start_time(Path::new("/proc/self")).is_some_and(|time| time.parse::<u64>().is_ok()));
     }
 }

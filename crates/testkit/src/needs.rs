@@ -17,18 +17,12 @@ pub fn is_root() -> bool {
 /// # Panics
 /// When it is not met and [`MUST_RUN`] is set.
 #[must_use]
-#[expect(
-    clippy::print_stderr,
-    reason = "a skip must be seen in the test's output"
-)]
+#[expect(clippy::print_stderr, reason = "a skip must be seen in the test's output")]
 pub fn or_skip(met: bool, need: &str) -> bool {
     if met {
         return true;
     }
-    assert!(
-        std::env::var_os(MUST_RUN).is_none(),
-        "needs {need}, which the test command provides"
-    );
+    assert!(std::env::var_os(MUST_RUN).is_none(), "needs {need}, which the test command provides");
     eprintln!("SKIPPED: needs {need}");
     false
 }

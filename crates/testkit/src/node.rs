@@ -85,13 +85,7 @@ impl NodeProcess {
         let log = state_dir.with_extension("log");
         let mut child = spawn(&state_dir, &log, &options.arguments)?;
         match wait_ready(&mut child).and_then(|url| Ok((url, read_key(&state_dir)?))) {
-            Ok((url, key)) => Ok(Self {
-                url,
-                key,
-                state_dir,
-                child,
-                temporary,
-            }),
+            Ok((url, key)) => Ok(Self { url, key, state_dir, child, temporary }),
             Err(error) => {
                 child.kill().ok();
                 child.wait().ok();
@@ -126,8 +120,7 @@ impl NodeProcess {
             return Ok(());
         }
         let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM)
-            .context("end the node")?;
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).context("end the node")?;
         let deadline = Instant::now() + STOP_WITHIN;
         while Instant::now() < deadline {
             if let Some(status) = self.child.try_wait().context("wait for the node")? {
@@ -167,13 +160,7 @@ fn make_state_dir(parent: Option<&Path>) -> Result<tempfile::TempDir> {
 fn spawn(state_dir: &Path, log: &Path, arguments: &[String]) -> Result<Child> {
     let log = fs_err::File::create(log).context("make the node's log")?;
     Command::new(binary()?)
-        .args([
-            "serve",
-            "--listen",
-            "127.0.0.1:0",
-            "--end-sandboxes",
-            "--state-dir",
-        ])
+        .args(["serve", "--listen", "127.0.0.1:0", "--end-sandboxes", "--state-dir"])
         .arg(state_dir)
         .args(arguments)
         .stdin(Stdio::null())
@@ -194,10 +181,7 @@ fn wait_ready(child: &mut Child) -> Result<String> {
         send.send(read.map(|_| line)).ok();
         std::io::copy(&mut reader, &mut std::io::sink()).ok();
     });
-    let line = receive
-        .recv_timeout(READY_WITHIN)
-        .context("no ready line in time")?
-        .context("read the ready line")?;
+    let line = receive.recv_timeout(READY_WITHIN).context("no ready line in time")?.context("read the ready line")?;
     match line.trim_end().strip_prefix(READY) {
         Some(url) => Ok(url.to_owned()),
         None => bail!("the node said {line:?} instead of its ready line"),

@@ -9,33 +9,11 @@ use std::path::Path;
 /// From the top down; a crate may use crates of later rows.
 const LAYERS: &[(&str, &[&str])] = &[
     ("dev", &["xtask", "branchbox-bench", "branchbox-testkit"]),
-    (
-        "edges",
-        &[
-            "branchbox",
-            "branchbox-cli",
-            "branchbox-server",
-            "branchbox-client",
-        ],
-    ),
-    (
-        "compose",
-        &["branchbox-node", "branchbox-keeper", "branchbox-guest"],
-    ),
-    (
-        "capability",
-        &["branchbox-engine", "branchbox-jail", "branchbox-layers"],
-    ),
+    ("edges", &["branchbox", "branchbox-cli", "branchbox-server", "branchbox-client"]),
+    ("compose", &["branchbox-node", "branchbox-keeper", "branchbox-guest"]),
+    ("capability", &["branchbox-engine", "branchbox-jail", "branchbox-layers"]),
     ("mechanism", &["branchbox-sys", "branchbox-catalog"]),
-    (
-        "pure",
-        &[
-            "branchbox-protocol",
-            "branchbox-snapshot",
-            "branchbox-api",
-            "branchbox-model",
-        ],
-    ),
+    ("pure", &["branchbox-protocol", "branchbox-snapshot", "branchbox-api", "branchbox-model"]),
 ];
 
 /// Arrows inside one layer, user first.
@@ -55,15 +33,14 @@ pub fn check() -> Result<Vec<String>> {
     let mut findings = Vec::new();
     for manifest in manifests()? {
         let text = fs_err::read_to_string(&manifest)?;
-        let name = package_name(&text)
-            .with_context(|| format!("{} names no package", manifest.display()))?;
+        let name = package_name(&text).with_context(|| format!("{} names no package", manifest.display()))?;
         let Some(from) = layer_of(&name) else {
             findings.push(format!("{name} is in no layer of xtask/src/tidy/arrows.rs"));
             continue;
         };
         for used in internal_dependencies(&text) {
-            let fine = layer_of(&used).is_some_and(|to| to > from)
-                || SIDEWAYS.contains(&(name.as_str(), used.as_str()));
+            let fine =
+                layer_of(&used).is_some_and(|to| to > from) || SIDEWAYS.contains(&(name.as_str(), used.as_str()));
             if !fine {
                 findings.push(format!("{name} uses {used}, which does not lie below it"));
             }

@@ -28,31 +28,17 @@ pub fn write() -> Result<()> {
 fn promises() -> Result<Vec<String>> {
     let text = fs_err::read_to_string(root().join("SPECIFICATION.md"))?;
     let mut findings = Vec::new();
-    let named = text
-        .split('`')
-        .skip(1)
-        .step_by(2)
-        .filter_map(|word| word.split_once("::"));
+    let named = text.split('`').skip(1).step_by(2).filter_map(|word| word.split_once("::"));
     for (path, test) in named {
         let source = fs_err::read_to_string(root().join(path)).unwrap_or_default();
         let keywords = ["def ", "fn "];
-        if !keywords
-            .iter()
-            .any(|keyword| source.contains(&format!("{keyword}{test}(")))
-        {
+        if !keywords.iter().any(|keyword| source.contains(&format!("{keyword}{test}("))) {
             findings.push(format!("SPECIFICATION.md: no test {path}::{test}"));
         }
     }
-    for (number, line) in text
-        .lines()
-        .enumerate()
-        .filter(|(_, line)| line.starts_with("| "))
-    {
+    for (number, line) in text.lines().enumerate().filter(|(_, line)| line.starts_with("| ")) {
         if !line.starts_with("| promise ") && !line.contains("::") {
-            findings.push(format!(
-                "SPECIFICATION.md: line {}: a promise without a test",
-                number + 1
-            ));
+            findings.push(format!("SPECIFICATION.md: line {}: a promise without a test", number + 1));
         }
     }
     Ok(findings)
@@ -69,11 +55,7 @@ fn errors_reference() -> Result<String> {
     let mut doc = String::new();
     for line in source.lines().map(str::trim) {
         if let Some(text) = line.strip_prefix("/// ") {
-            doc = if doc.is_empty() {
-                text.to_owned()
-            } else {
-                format!("{doc} {text}")
-            };
+            doc = if doc.is_empty() { text.to_owned() } else { format!("{doc} {text}") };
         } else {
             if let Some((_, pair)) = line.split_once(" = (\"") {
                 let (code, status) = pair.split_once("\", ").context("read a code's line")?;
@@ -83,9 +65,6 @@ fn errors_reference() -> Result<String> {
             doc.clear();
         }
     }
-    ensure!(
-        reference.len() > ERRORS_HEADING.len(),
-        "no error code found"
-    );
+    ensure!(reference.len() > ERRORS_HEADING.len(), "no error code found");
     Ok(reference)
 }

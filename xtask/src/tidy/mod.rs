@@ -16,17 +16,8 @@ pub fn run() -> Result<String> {
     for finding in &findings {
         eprintln!("{finding}");
     }
-    ensure!(
-        findings.is_empty(),
-        "{} findings, the first: {}",
-        findings.len(),
-        findings[0]
-    );
-    Ok(format!(
-        "{} source files, {} packages in Cargo.lock",
-        files.len(),
-        packages()?
-    ))
+    ensure!(findings.is_empty(), "{} findings, the first: {}", findings.len(), findings[0]);
+    Ok(format!("{} source files, {} packages in Cargo.lock", files.len(), packages()?))
 }
 
 /// Writes what is generated from the code.

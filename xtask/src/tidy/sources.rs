@@ -11,19 +11,9 @@ const LEFTOVERS: &[&str] = &["TODO", "FIXME", "XXX", "todo!(", "unimplemented!("
 
 /// Every Rust source file that git knows or could add.
 pub fn rust_files() -> Result<Vec<PathBuf>> {
-    let words = [
-        "ls-files",
-        "--cached",
-        "--others",
-        "--exclude-standard",
-        "--",
-        "*.rs",
-    ];
+    let words = ["ls-files", "--cached", "--others", "--exclude-standard", "--", "*.rs"];
     let text = output(&mut command("git", &words))?;
-    let files = text
-        .lines()
-        .map(|line| root().join(line))
-        .filter(|path| path.is_file());
+    let files = text.lines().map(|line| root().join(line)).filter(|path| path.is_file());
     Ok(files.collect())
 }
 
@@ -45,9 +35,7 @@ fn check_file(name: &Path, text: &str) -> Vec<String> {
         found("no module doc: what is it responsible for, and why so?".into());
     }
     if text.lines().count() > LINES_MAX {
-        found(format!(
-            "more than {LINES_MAX} lines: look for two things in one"
-        ));
+        found(format!("more than {LINES_MAX} lines: look for two things in one"));
     }
     let is_rule = name.starts_with("xtask/src/tidy");
     for (number, line) in text.lines().enumerate() {
@@ -55,10 +43,7 @@ fn check_file(name: &Path, text: &str) -> Vec<String> {
             found(format!("line {}: leftover work", number + 1));
         }
         if line.contains("#[allow(") && !is_rule {
-            found(format!(
-                "line {}: `allow` instead of `expect` with a reason",
-                number + 1
-            ));
+            found(format!("line {}: `allow` instead of `expect` with a reason", number + 1));
         }
     }
     findings.extend(check_unsafe(name, text));
@@ -76,17 +61,9 @@ fn check_unsafe(name: &Path, text: &str) -> Vec<String> {
             continue;
         }
         if !name.starts_with("crates/sys") {
-            findings.push(format!(
-                "{}: line {}: unsafe outside sys",
-                name.display(),
-                number + 1
-            ));
+            findings.push(format!("{}: line {}: unsafe outside sys", name.display(), number + 1));
         } else if is_block && !has_proof(&lines[..number]) {
-            findings.push(format!(
-                "{}: line {}: no SAFETY comment",
-                name.display(),
-                number + 1
-            ));
+            findings.push(format!("{}: line {}: no SAFETY comment", name.display(), number + 1));
         }
     }
     findings
@@ -94,11 +71,7 @@ fn check_unsafe(name: &Path, text: &str) -> Vec<String> {
 
 /// A `// SAFETY:` comment directly above, or above the statement's first lines.
 fn has_proof(above: &[&str]) -> bool {
-    above
-        .iter()
-        .rev()
-        .take(12)
-        .any(|line| line.contains("// SAFETY:"))
+    above.iter().rev().take(12).any(|line| line.contains("// SAFETY:"))
 }
 
 fn holds_word(line: &str, word: &str) -> bool {
@@ -124,19 +97,9 @@ mod tests {
     #[test]
     fn unsafe_needs_its_place_and_its_proof() {
         let bare = "//! doc\nfn f() {\n    unsafe { g() }\n}\n";
-        let proven =
-            "//! doc\nfn f() {\n    // SAFETY: g has no preconditions.\n    unsafe { g() }\n}\n";
-        assert_eq!(
-            check_unsafe(Path::new("crates/sys/src/a.rs"), bare).len(),
-            1
-        );
-        assert_eq!(
-            check_unsafe(Path::new("crates/sys/src/a.rs"), proven).len(),
-            0
-        );
-        assert_eq!(
-            check_unsafe(Path::new("crates/node/src/a.rs"), proven).len(),
-            1
-        );
+        let proven = "//! doc\nfn f() {\n    // SAFETY: g has no preconditions.\n    unsafe { g() }\n}\n";
+        assert_eq!(check_unsafe(Path::new("crates/sys/src/a.rs"), bare).len(), 1);
+        assert_eq!(check_unsafe(Path::new("crates/sys/src/a.rs"), proven).len(), 0);
+        assert_eq!(check_unsafe(Path::new("crates/node/src/a.rs"), proven).len(), 1);
     }
 }

@@ -83,11 +83,12 @@ pub(super) async fn usage_of(pool: &SqlitePool, id: &SandboxId) -> Result<Usage,
 }
 
 pub(super) async fn usage(pool: &SqlitePool, limit: u32) -> Result<Vec<(SandboxId, Usage)>, CatalogError> {
-    let rows = sqlx::query("SELECT sandbox, running_ms, cpu_us, memory_mib_ms FROM usage ORDER BY sandbox DESC LIMIT ?")
-        .bind(i64::from(limit))
-        .fetch_all(pool)
-        .await
-        .map_err(database("read usage"))?;
+    let rows =
+        sqlx::query("SELECT sandbox, running_ms, cpu_us, memory_mib_ms FROM usage ORDER BY sandbox DESC LIMIT ?")
+            .bind(i64::from(limit))
+            .fetch_all(pool)
+            .await
+            .map_err(database("read usage"))?;
     let mut all = Vec::with_capacity(rows.len());
     for row in rows {
         let id: String = row.try_get(0).map_err(database("read usage"))?;
@@ -105,11 +106,13 @@ pub(super) async fn setting(pool: &SqlitePool, name: &str) -> Result<Option<Stri
 }
 
 pub(super) async fn set_setting(pool: &SqlitePool, name: &str, value: &str) -> Result<(), CatalogError> {
-    sqlx::query("INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value")
-        .bind(name)
-        .bind(value)
-        .execute(pool)
-        .await
-        .map(|_| ())
-        .map_err(database("write a setting"))
+    sqlx::query(
+        "INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+    )
+    .bind(name)
+    .bind(value)
+    .execute(pool)
+    .await
+    .map(|_| ())
+    .map_err(database("write a setting"))
 }

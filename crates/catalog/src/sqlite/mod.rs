@@ -9,9 +9,7 @@ mod codec;
 mod sandboxes;
 mod snapshots;
 
-use crate::{
-    Catalog, CatalogError, KeptAnswer, SandboxFilter, SandboxRecord, SnapshotFilter, SnapshotRecord, Usage,
-};
+use crate::{Catalog, CatalogError, KeptAnswer, SandboxFilter, SandboxRecord, SnapshotFilter, SnapshotRecord, Usage};
 use async_trait::async_trait;
 use branchbox_model::{SandboxId, SnapshotId, Timestamp};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};

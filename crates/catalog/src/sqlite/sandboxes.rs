@@ -33,14 +33,13 @@ async fn check_name(tx: &mut SqliteConnection, record: &SandboxRecord) -> Result
     if record.ended.is_some() || record.deleted.is_some() {
         return Ok(());
     }
-    let holder: Option<String> = sqlx::query_scalar(
-        "SELECT id FROM sandboxes WHERE name = ? AND ended IS NULL AND deleted IS NULL AND id <> ?",
-    )
-    .bind(name)
-    .bind(record.id.as_str())
-    .fetch_optional(tx)
-    .await
-    .map_err(database("look a name up"))?;
+    let holder: Option<String> =
+        sqlx::query_scalar("SELECT id FROM sandboxes WHERE name = ? AND ended IS NULL AND deleted IS NULL AND id <> ?")
+            .bind(name)
+            .bind(record.id.as_str())
+            .fetch_optional(tx)
+            .await
+            .map_err(database("look a name up"))?;
     match holder {
         None => Ok(()),
         Some(id) => {
@@ -58,7 +57,8 @@ async fn take_slot(tx: &mut SqliteConnection, id: &SandboxId, slots_max: u32) ->
     .fetch_one(&mut *tx)
     .await
     .map_err(database("look for a slot"))?;
-    let number = u32::try_from(slot).ok().filter(|n| *n < slots_max).ok_or(CatalogError::NoSlot { slots: slots_max })?;
+    let number =
+        u32::try_from(slot).ok().filter(|n| *n < slots_max).ok_or(CatalogError::NoSlot { slots: slots_max })?;
     sqlx::query("INSERT INTO slots (slot, sandbox) VALUES (?, ?)")
         .bind(slot)
         .bind(id.as_str())
@@ -72,17 +72,19 @@ pub(super) async fn update(pool: &SqlitePool, record: &SandboxRecord) -> Result<
     let mut tx = pool.begin_with("BEGIN IMMEDIATE").await.map_err(database("begin"))?;
     check_name(&mut tx, record).await?;
     let id = record.id.as_str();
-    let done = sqlx::query("UPDATE sandboxes SET name = ?, labels = ?, state = ?, ended = ?, deleted = ?, detail = ? WHERE id = ?")
-        .bind(&record.name)
-        .bind(json(id, &record.labels)?)
-        .bind(word(&record.state)?)
-        .bind(record.ended.map(|t| t.0))
-        .bind(record.deleted.map(|t| t.0))
-        .bind(json(id, &record.detail)?)
-        .bind(id)
-        .execute(&mut *tx)
-        .await
-        .map_err(database("update a sandbox"))?;
+    let done = sqlx::query(
+        "UPDATE sandboxes SET name = ?, labels = ?, state = ?, ended = ?, deleted = ?, detail = ? WHERE id = ?",
+    )
+    .bind(&record.name)
+    .bind(json(id, &record.labels)?)
+    .bind(word(&record.state)?)
+    .bind(record.ended.map(|t| t.0))
+    .bind(record.deleted.map(|t| t.0))
+    .bind(json(id, &record.detail)?)
+    .bind(id)
+    .execute(&mut *tx)
+    .await
+    .map_err(database("update a sandbox"))?;
     if done.rows_affected() == 0 {
         return Err(CatalogError::Missing { id: id.to_owned() });
     }

@@ -5,9 +5,7 @@ use crate::error::CaptureError;
 use crate::live::{Call, Live, Seat};
 use crate::procfs::{self, Stat, Status};
 use crate::stop::Task;
-use branchbox_snapshot::{
-    Credentials, Life, MemoryLayout, PosixTimer, Process, Restart, SignalAction, Thread,
-};
+use branchbox_snapshot::{Credentials, Life, MemoryLayout, PosixTimer, Process, Restart, SignalAction, Thread};
 use branchbox_sys::ptrace::{self, Queue};
 use branchbox_sys::task;
 use std::fs;
@@ -44,14 +42,21 @@ pub(crate) fn process(context: &Context<'_>, member: &Member) -> Result<Process,
     if member.zombie.is_some() {
         return Ok(process);
     }
-    let failed = |what: &'static str| CaptureError::io(format!("{what} of process {} ({})", member.pid, procfs::name(member.host_pid)));
+    let failed = |what: &'static str| {
+        CaptureError::io(format!("{what} of process {} ({})", member.pid, procfs::name(member.host_pid)))
+    };
     let status = Status::read(member.host_pid).map_err(failed("status"))?;
     refuse_attributes(member)?;
     outside(member, &status, &mut process).map_err(failed("attributes"))?;
 
     let tasks: Vec<&Task> = context.stopped.tasks.iter().filter(|task| task.pid == member.host_pid).collect();
     if tasks.first().is_none_or(|leader| leader.tid != member.host_pid) {
-        return Err(refuse(member, "an ended first thread", "a process whose first thread has ended cannot be made again", "end it"));
+        return Err(refuse(
+            member,
+            "an ended first thread",
+            "a process whose first thread has ended cannot be made again",
+            "end it",
+        ));
     }
     process.life = tasks[0].group_stop.map_or(Life::Alive, Life::Stopped);
     let timers = posix_timers(member).map_err(failed("timers"))?;
@@ -109,7 +114,12 @@ fn refuse_attributes(member: &Member) -> Result<(), CaptureError> {
     let stat = Stat::read(member.host_pid).map_err(io)?;
     if stat.terminal() != 0 {
         let why = "terminals are not captured yet";
-        return Err(refuse(member, "a controlling terminal", why, "run the command without a terminal, or end it first"));
+        return Err(refuse(
+            member,
+            "a controlling terminal",
+            why,
+            "run the command without a terminal, or end it first",
+        ));
     }
     let root = procfs::link(member.host_pid, "root").map_err(CaptureError::io("reading a root link"))?;
     if root != b"/" {
@@ -196,7 +206,10 @@ fn filters(context: &Context<'_>, member: &Member, tid: i32, status: &Status) ->
     let own = status.number("Seccomp_filters") as usize;
     let guest = Status::read(context.request.guest_pid)?.number("Seccomp_filters") as usize;
     if status.number("Seccomp") == 1 {
-        return Err(io::Error::other(format!("process {} is in strict seccomp mode, which is not captured", member.pid)));
+        return Err(io::Error::other(format!(
+            "process {} is in strict seccomp mode, which is not captured",
+            member.pid
+        )));
     }
     (guest..own).map(|index| ptrace::seccomp_filter(tid, index)).collect()
 }
@@ -308,7 +321,14 @@ fn posix_timers(member: &Member) -> io::Result<Vec<PosixTimer>> {
         if key == "ID" {
             let id = value.trim().parse().unwrap_or(0);
             timers.push(PosixTimer {
-                id, clock: 0, signal: 0, notify: 0, value: 0, tid: 0, interval_ns: 0, remaining_ns: 0,
+                id,
+                clock: 0,
+                signal: 0,
+                notify: 0,
+                value: 0,
+                tid: 0,
+                interval_ns: 0,
+                remaining_ns: 0,
             });
             continue;
         }

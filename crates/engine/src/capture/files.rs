@@ -24,17 +24,15 @@ pub(crate) struct Handle<'a> {
     pub link: String,
     /// For people.
     pub what: String,
-    /// Position and status flags come from here.
-    pub fd: Option<(u64, i32)>,
 }
 
 impl<'a> Handle<'a> {
     pub(crate) fn link(member: &'a Member, link: &str, what: &str) -> Self {
-        Self { member, link: link.into(), what: what.into(), fd: None }
+        Self { member, link: link.into(), what: what.into() }
     }
 
     pub(crate) fn mapping(member: &'a Member, link: &str, name: &str) -> Self {
-        Self { member, link: link.into(), what: format!("a mapping of {name}"), fd: None }
+        Self { member, link: link.into(), what: format!("a mapping of {name}") }
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -42,7 +40,12 @@ impl<'a> Handle<'a> {
     }
 
     pub(crate) fn io(&self) -> impl FnOnce(std::io::Error) -> CaptureError {
-        CaptureError::io(format!("looking at {} of process {} ({})", self.what, self.member.pid, procfs::name(self.member.host_pid)))
+        CaptureError::io(format!(
+            "looking at {} of process {} ({})",
+            self.what,
+            self.member.pid,
+            procfs::name(self.member.host_pid)
+        ))
     }
 
     pub(crate) fn refuse(&self, why: impl Into<String>, hint: &str) -> CaptureError {
@@ -90,9 +93,15 @@ pub(crate) fn describe(
     };
     match file_type {
         0o020_000 if DEVICES.contains(&file.path.as_slice()) => return Ok(file),
-        0o020_000 => return Err(handle.refuse(format!("the device {shown} is not captured"), "end the process and try again")),
+        0o020_000 => {
+            return Err(handle.refuse(format!("the device {shown} is not captured"), "end the process and try again"));
+        }
         0o100_000 | 0o040_000 | 0o120_000 => {}
-        _ => return Err(handle.refuse(format!("{shown} is of a kind that is not captured"), "end the process and try again")),
+        _ => {
+            return Err(
+                handle.refuse(format!("{shown} is of a kind that is not captured"), "end the process and try again")
+            );
+        }
     }
     if file.path.starts_with(b"/proc/") || file.path == b"/proc" {
         if file.path.get(6).is_some_and(u8::is_ascii_digit) || !is_proc(handle) {
@@ -108,7 +117,9 @@ pub(crate) fn describe(
         return Err(handle.refuse(format!("the path {shown} leads to another file now"), "close it and try again"));
     };
     if metadata.nlink() > 0 && file_type != 0o040_000 {
-        return Err(handle.refuse(format!("{shown} was deleted but lives on under another name"), "close it and try again"));
+        return Err(
+            handle.refuse(format!("{shown} was deleted but lives on under another name"), "close it and try again")
+        );
     }
     file.ghost = Some(ghost(context, registry, handle, metadata, &path)?);
     file.path = path;

@@ -19,8 +19,10 @@ const CHUNK_BYTES: usize = 1 << 20;
 const ADVICE: &[(&str, i32)] =
     &[("sr", 2), ("rr", 1), ("dc", 10), ("mg", 12), ("hg", 14), ("nh", 15), ("dd", 16), ("wf", 18)];
 /// Flags that say nothing a restore must repeat, or that are captured by other means.
-const PLAIN_FLAGS: &[&str] =
-    &["rd", "wr", "ex", "sh", "mr", "mw", "me", "ms", "gd", "pf", "lo", "ac", "nr", "sd", "de", "mm", "io", "lf", "nl", "ar"];
+const PLAIN_FLAGS: &[&str] = &[
+    "rd", "wr", "ex", "sh", "mr", "mw", "me", "ms", "gd", "pf", "lo", "ac", "nr", "sd", "de", "mm", "io", "lf", "nl",
+    "ar",
+];
 
 /// Fills in a process's memory, program and working directory.
 pub(crate) fn describe(
@@ -29,12 +31,16 @@ pub(crate) fn describe(
     member: &Member,
     process: &mut Process,
 ) -> Result<(), CaptureError> {
-    let failed = |what: &'static str| CaptureError::io(format!("{what} of process {} ({})", member.pid, procfs::name(member.host_pid)));
+    let failed = |what: &'static str| {
+        CaptureError::io(format!("{what} of process {} ({})", member.pid, procfs::name(member.host_pid)))
+    };
     let brk = process.memory.fields[5];
     process.memory.fields = fields(member.host_pid, brk).map_err(failed("memory fields"))?;
     process.memory.auxv = fs::read(procfs::path(member.host_pid, "auxv")).map_err(failed("auxiliary vector"))?;
-    process.memory.exe = Some(file_object(context, registry, &Handle::link(member, "exe", "its program"), libc_rdonly())?);
-    process.cwd = Some(file_object(context, registry, &Handle::link(member, "cwd", "its working directory"), o_path_dir())?);
+    process.memory.exe =
+        Some(file_object(context, registry, &Handle::link(member, "exe", "its program"), libc_rdonly())?);
+    process.cwd =
+        Some(file_object(context, registry, &Handle::link(member, "cwd", "its working directory"), o_path_dir())?);
 
     let areas = procfs::areas(member.host_pid).map_err(failed("mappings"))?;
     let pagemap = File::open(procfs::path(member.host_pid, "pagemap")).map_err(failed("page map"))?;
@@ -60,12 +66,18 @@ fn o_path_dir() -> i32 {
 /// numbers in proc(5).
 fn fields(pid: i32, brk: u64) -> io::Result<[u64; 11]> {
     let stat = Stat::read(pid)?;
-    let mut fields = [26, 27, 45, 46, 47, 0, 28, 48, 49, 50, 51].map(|number| if number == 0 { brk } else { stat.field(number) });
+    let mut fields =
+        [26, 27, 45, 46, 47, 0, 28, 48, 49, 50, 51].map(|number| if number == 0 { brk } else { stat.field(number) });
     fields[5] = brk;
     Ok(fields)
 }
 
-fn backing(context: &mut Context<'_>, registry: &mut Registry, member: &Member, area: &Area) -> Result<Backing, CaptureError> {
+fn backing(
+    context: &mut Context<'_>,
+    registry: &mut Registry,
+    member: &Member,
+    area: &Area,
+) -> Result<Backing, CaptureError> {
     match area.name.as_str() {
         "[vdso]" => return Ok(Backing::Vdso),
         "[vvar]" => return Ok(Backing::Vvar),
@@ -84,19 +96,31 @@ fn backing(context: &mut Context<'_>, registry: &mut Registry, member: &Member, 
 fn mapping(member: &Member, area: &Area, backing: Backing) -> Result<Mapping, CaptureError> {
     let has = |flag: &str| area.flags.iter().any(|own| own == flag);
     let special = matches!(backing, Backing::Vdso | Backing::Vvar | Backing::VvarVclock);
-    let strange = area.flags.iter().find(|flag| {
-        !PLAIN_FLAGS.contains(&flag.as_str()) && !ADVICE.iter().any(|(known, _)| *known == flag.as_str())
-    });
+    let strange = area
+        .flags
+        .iter()
+        .find(|flag| !PLAIN_FLAGS.contains(&flag.as_str()) && !ADVICE.iter().any(|(known, _)| *known == flag.as_str()));
     let object = || format!("a mapping at {:x}-{:x} {}", area.start, area.end, area.name);
     if let Some(flag) = strange
         && !special
     {
-        return Err(refuse(member, object(), format!("its kind `{flag}` is not captured"), "end the process and try again"));
+        return Err(refuse(
+            member,
+            object(),
+            format!("its kind `{flag}` is not captured"),
+            "end the process and try again",
+        ));
     }
     if area.protection_key != 0 {
-        return Err(refuse(member, object(), "memory protection keys are not captured", "end the process and try again"));
+        return Err(refuse(
+            member,
+            object(),
+            "memory protection keys are not captured",
+            "end the process and try again",
+        ));
     }
-    let name = area.name.strip_prefix("[anon:").and_then(|rest| rest.strip_suffix(']')).map(|name| name.as_bytes().to_vec());
+    let name =
+        area.name.strip_prefix("[anon:").and_then(|rest| rest.strip_suffix(']')).map(|name| name.as_bytes().to_vec());
     Ok(Mapping {
         start: area.start,
         end: area.end,

@@ -22,11 +22,11 @@ use crate::procfs;
 use crate::stop::{self, Stopped};
 use branchbox_model::RootSpec;
 use branchbox_snapshot::{BlobWriter, Host, Machine, Note, write_machine};
+pub use calls::CallHistory;
 use objects::Registry;
 use rustix::fd::OwnedFd;
 use std::path::Path;
 use std::time::Instant;
-pub use calls::CallHistory;
 pub(crate) use tree::Member;
 
 /// What to capture, and where to.
@@ -116,7 +116,8 @@ pub fn capture(
     let begin = Instant::now();
     let stopped = Stopped::stop(request.cgroup_work, history)?;
     let members = tree::members(request, &stopped)?;
-    let mut context = Context { request, stopped: &stopped, members, root, id_base, history, writer, notes: Vec::new() };
+    let mut context =
+        Context { request, stopped: &stopped, members, root, id_base, history, writer, notes: Vec::new() };
     let mut machine = describe_machine(&mut context)?;
     fault::point("capture.described").map_err(CaptureError::io("capture.described"))?;
     layer().map_err(CaptureError::Layer)?;

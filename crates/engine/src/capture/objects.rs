@@ -50,7 +50,6 @@ impl Entry {
             member: &self.member,
             link: format!("fd/{}", self.fd),
             what: format!("descriptor {} ({})", self.fd, String::from_utf8_lossy(&self.link)),
-            fd: Some((self.offset, self.flags)),
         }
     }
 
@@ -121,7 +120,12 @@ impl Registry {
                 .map_err(CaptureError::io(format!("listing descriptors of process {}", member.pid)))?;
             if fds.len() > DESCRIPTORS_MAX {
                 let why = format!("at most {DESCRIPTORS_MAX} are captured");
-                return Err(super::refuse(member, format!("{} descriptors", fds.len()), why, "close some and try again"));
+                return Err(super::refuse(
+                    member,
+                    format!("{} descriptors", fds.len()),
+                    why,
+                    "close some and try again",
+                ));
             }
             for fd in fds {
                 entries.push(entry(member, fd)?);
@@ -152,7 +156,8 @@ impl Registry {
         for &index in &order {
             let is_same = match previous {
                 Some(last) if key(last) == key(index) => {
-                    same(&entries[last], &entries[index]).map_err(CaptureError::io("comparing descriptors"))? == Ordering::Equal
+                    same(&entries[last], &entries[index]).map_err(CaptureError::io("comparing descriptors"))?
+                        == Ordering::Equal
                 }
                 _ => false,
             };
@@ -180,7 +185,9 @@ impl Registry {
             table.slots.push(FdSlot { fd: entry.fd, object: id, cloexec: cloexec(entry) });
             for lock in locks(entry)? {
                 match lock {
-                    HeldLock::Posix(lock) if !table.locks.iter().any(|own| same_range(own, &lock)) => table.locks.push(lock),
+                    HeldLock::Posix(lock) if !table.locks.iter().any(|own| same_range(own, &lock)) => {
+                        table.locks.push(lock)
+                    }
                     HeldLock::Posix(_) => {}
                     HeldLock::Flock(lock) => self.objects[id.0 as usize].flock = Some(lock),
                     HeldLock::Description(lock, start, length) => {
@@ -246,7 +253,10 @@ impl Registry {
             b"[timerfd]" => Ok(ObjectKind::Timer {
                 clock: number("clockid") as i32,
                 ticks: number("ticks"),
-                settime_flags: entry.value("settime flags").and_then(|text| i32::from_str_radix(text, 8).ok()).unwrap_or(0),
+                settime_flags: entry
+                    .value("settime flags")
+                    .and_then(|text| i32::from_str_radix(text, 8).ok())
+                    .unwrap_or(0),
                 value_ns: pair_ns(entry.value("it_value")),
                 interval_ns: pair_ns(entry.value("it_interval")),
             }),
@@ -290,7 +300,12 @@ impl Registry {
     }
 
     /// The object for something that is mapped.
-    pub(crate) fn mapped(&mut self, context: &mut Context<'_>, handle: &Handle<'_>, writes: bool) -> Result<ObjectId, CaptureError> {
+    pub(crate) fn mapped(
+        &mut self,
+        context: &mut Context<'_>,
+        handle: &Handle<'_>,
+        writes: bool,
+    ) -> Result<ObjectId, CaptureError> {
         let link = procfs::link(handle.member.host_pid, &handle.link).map_err(handle.io())?;
         let flags = if writes { 2 } else { 0 };
         if !is_memory(&link) {
@@ -405,7 +420,11 @@ fn refuse_database(context: &Context<'_>, entry: &Entry) -> Result<(), CaptureEr
 }
 
 /// The bytes in a pipe, copied without taking them.
-fn pipe_data(context: &mut Context<'_>, entry: &Entry, named: bool) -> Result<Option<branchbox_snapshot::Blob>, CaptureError> {
+fn pipe_data(
+    context: &mut Context<'_>,
+    entry: &Entry,
+    named: bool,
+) -> Result<Option<branchbox_snapshot::Blob>, CaptureError> {
     let handle = entry.handle();
     let io = |errno: rustix::io::Errno| std::io::Error::from(errno);
     // What is in a named pipe waits for whoever opens it next, so it is read also where only a writer has it open.
@@ -422,7 +441,8 @@ fn pipe_data(context: &mut Context<'_>, entry: &Entry, named: bool) -> Result<Op
     if waiting > PIPE_BYTES_MAX {
         return Err(handle.refuse(format!("{waiting} bytes wait in it"), "let its reader read and try again"));
     }
-    let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|errno| handle.io()(io(errno)))?;
+    let (reader, writer) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|errno| handle.io()(io(errno)))?;
     let capacity = rustix::pipe::fcntl_getpipe_size(&source).map_err(|errno| handle.io()(io(errno)))?;
     rustix::pipe::fcntl_setpipe_size(&writer, capacity).map_err(|errno| handle.io()(io(errno)))?;
     let copied = rustix::pipe::tee(&source, &writer, waiting, rustix::pipe::SpliceFlags::NONBLOCK)
@@ -461,7 +481,11 @@ fn locks(entry: &Entry) -> Result<Vec<HeldLock>, CaptureError> {
             "POSIX" => all.push(HeldLock::Posix(PosixLock { fd: entry.fd, lock, start, length })),
             "FLOCK" => all.push(HeldLock::Flock(lock)),
             "OFDLCK" => all.push(HeldLock::Description(lock, start, length)),
-            _ => return Err(entry.handle().refuse(format!("a lock of kind {class} is not captured"), "close it and try again")),
+            _ => {
+                return Err(entry
+                    .handle()
+                    .refuse(format!("a lock of kind {class} is not captured"), "close it and try again"));
+            }
         }
     }
     Ok(all)
@@ -481,7 +505,12 @@ fn watches(context: &Context<'_>, entry: &Entry) -> Result<Vec<EpollWatch>, Capt
         let is_it = |member: &Member| kcmp::epoll_target(member.host_pid, fd, entry.fd, fd, 0).unwrap_or(false);
         // The comparison takes the epoll's number in the compared process, so it is asked where the number is the same.
         let holder = std::iter::once(&entry.member)
-            .chain(context.members.iter().filter(|member| member.zombie.is_none() && member.host_pid != entry.member.host_pid))
+            .chain(
+                context
+                    .members
+                    .iter()
+                    .filter(|member| member.zombie.is_none() && member.host_pid != entry.member.host_pid),
+            )
             .find(|member| is_it(member));
         let Some(holder) = holder else {
             let why = format!("it watches number {fd}, which is another file now");

@@ -106,7 +106,9 @@ pub(crate) fn placeholder(entry: &Entry) -> Result<ObjectKind, CaptureError> {
         (AF_INET | AF_INET6, 2, 17) => {
             Ok(ObjectKind::Udp(Box::new(UdpSocket { family: domain, local: None, peer: None, options: Vec::new() })))
         }
-        _ => Err(entry.handle().refuse(format!("sockets of family {domain}, type {kind} are not captured"), CLOSE_HINT)),
+        _ => {
+            Err(entry.handle().refuse(format!("sockets of family {domain}, type {kind} are not captured"), CLOSE_HINT))
+        }
     }
 }
 
@@ -149,7 +151,11 @@ fn unix_diags(context: &Context<'_>) -> Result<HashMap<u32, UnixDiag>, CaptureEr
     Ok(all.into_iter().map(|diag| (diag.inode, diag)).collect())
 }
 
-fn options(entry: &Entry, socket: &OwnedFd, tables: &[&[(i32, i32, usize)]]) -> Result<Vec<SocketOption>, CaptureError> {
+fn options(
+    entry: &Entry,
+    socket: &OwnedFd,
+    tables: &[&[(i32, i32, usize)]],
+) -> Result<Vec<SocketOption>, CaptureError> {
     let mut all = Vec::new();
     for &(level, name, bytes) in tables.iter().copied().flatten() {
         match sock::option(socket, level, name, bytes) {
@@ -188,7 +194,9 @@ fn describe_unix(
     unix.options = options(entry, socket, &[OPTIONS])?;
     unix.state = match diag.state {
         10 if diag.waiting > 0 => {
-            return Err(handle.refuse("connections wait to be accepted on it", "let the program accept them and try again"));
+            return Err(
+                handle.refuse("connections wait to be accepted on it", "let the program accept them and try again")
+            );
         }
         10 => UnixState::Listening(diag.backlog as i32),
         _ if diag.peer != 0 => match by_inode.get(&diag.peer) {
@@ -206,7 +214,9 @@ fn describe_unix(
     }
     let alone = !matches!(unix.state, UnixState::Connected(_));
     if unix.kind == UnixKind::Datagram && alone && !unix.inbox.is_empty() {
-        return Err(entry.handle().refuse("datagrams wait to be read from it", "let the program read them and try again"));
+        return Err(entry
+            .handle()
+            .refuse("datagrams wait to be read from it", "let the program read them and try again"));
     }
     Ok(())
 }
@@ -223,13 +233,20 @@ fn bound_file(context: &Context<'_>, local: &[u8]) -> Option<(u32, u32, u32)> {
 
 fn peer_credentials(context: &Context<'_>, socket: &OwnedFd) -> Option<(i32, u32, u32)> {
     let raw = sock::option(socket, SOL_SOCKET, SO_PEERCRED, 12).ok()?;
-    let word = |at: usize| raw.get(at..at + 4).map_or(0, |four| u32::from_le_bytes([four[0], four[1], four[2], four[3]]));
+    let word =
+        |at: usize| raw.get(at..at + 4).map_or(0, |four| u32::from_le_bytes([four[0], four[1], four[2], four[3]]));
     let host_pid = word(0).cast_signed();
-    let pid = context.members.iter().find(|member: &&Member| member.host_pid == host_pid).map_or(0, |member| member.pid);
+    let pid =
+        context.members.iter().find(|member: &&Member| member.host_pid == host_pid).map_or(0, |member| member.pid);
     Some((pid, context.id(word(4)), context.id(word(8))))
 }
 
-fn inbox(context: &mut Context<'_>, entry: &Entry, socket: &OwnedFd, kind: UnixKind) -> Result<Vec<UnixMessage>, CaptureError> {
+fn inbox(
+    context: &mut Context<'_>,
+    entry: &Entry,
+    socket: &OwnedFd,
+    kind: UnixKind,
+) -> Result<Vec<UnixMessage>, CaptureError> {
     let handle = entry.handle();
     let waiting = sock::queue_bytes(socket, FIONREAD).map_err(handle.io())?;
     let with_credentials = sock::option_i32(socket, SOL_SOCKET, SO_PASSCRED).unwrap_or(0) != 0;
@@ -269,10 +286,16 @@ fn inbox(context: &mut Context<'_>, entry: &Entry, socket: &OwnedFd, kind: UnixK
     result.map(|()| messages)
 }
 
-fn describe_tcp(context: &mut Context<'_>, entry: &Entry, socket: &OwnedFd, tcp: &mut TcpSocket) -> Result<(), CaptureError> {
+fn describe_tcp(
+    context: &mut Context<'_>,
+    entry: &Entry,
+    socket: &OwnedFd,
+    tcp: &mut TcpSocket,
+) -> Result<(), CaptureError> {
     let handle = entry.handle();
     let info = sock::option(socket, SOL_TCP, TCP_INFO, 256).map_err(handle.io())?;
-    let word = |at: usize| info.get(at..at + 4).map_or(0, |four| u32::from_le_bytes([four[0], four[1], four[2], four[3]]));
+    let word =
+        |at: usize| info.get(at..at + 4).map_or(0, |four| u32::from_le_bytes([four[0], four[1], four[2], four[3]]));
     tcp.local = sock::local_address(socket).map_err(handle.io())?;
     tcp.peer = sock::peer_address(socket).ok();
     let mut tables = vec![OPTIONS, TCP_OPTIONS, IP_OPTIONS];
@@ -283,7 +306,9 @@ fn describe_tcp(context: &mut Context<'_>, entry: &Entry, socket: &OwnedFd, tcp:
     let state = info.first().copied().unwrap_or(7);
     match state {
         10 if word(24) > 0 => {
-            return Err(handle.refuse("connections wait to be accepted on it", "let the program accept them and try again"));
+            return Err(
+                handle.refuse("connections wait to be accepted on it", "let the program accept them and try again")
+            );
         }
         10 => tcp.state = TcpState::Listening(word(28) as i32),
         7 => tcp.state = TcpState::Closed { bound: port(&tcp.local) != 0 },
@@ -296,7 +321,8 @@ fn describe_tcp(context: &mut Context<'_>, entry: &Entry, socket: &OwnedFd, tcp:
     }
     if matches!(tcp.state, TcpState::PeerGone) {
         if sock::queue_bytes(socket, SIOCOUTQNSD).map_err(handle.io())? > 0 {
-            return Err(handle.refuse("it holds bytes that its receiver has no room for", "let the receiver read and try again"));
+            return Err(handle
+                .refuse("it holds bytes that its receiver has no room for", "let the receiver read and try again"));
         }
         let waiting = sock::queue_bytes(socket, FIONREAD).map_err(handle.io())?;
         if waiting > 0 {

@@ -34,7 +34,8 @@ pub(crate) fn members(request: &CaptureRequest<'_>, stopped: &Stopped) -> Result
     let mut queue = std::collections::VecDeque::from([(request.guest_pid, 1)]);
     while let Some((host_parent, parent)) = queue.pop_front() {
         for host_pid in procfs::children(host_parent).map_err(CaptureError::io("listing children"))? {
-            let member = member(host_pid, parent, &cgroups).map_err(CaptureError::io(format!("reading process {host_pid}")))?;
+            let member =
+                member(host_pid, parent, &cgroups).map_err(CaptureError::io(format!("reading process {host_pid}")))?;
             let held = stopped.tasks.iter().any(|task| task.pid == host_pid);
             if member.zombie.is_none() && !held {
                 let why = "it is outside the cgroup that a capture stops";
@@ -80,7 +81,12 @@ pub(crate) fn refuse_sharing(context: &Context<'_>) -> Result<(), CaptureError> 
     for (kind, what) in kinds {
         if let Some((a, b)) = sharing_pair(&live, kind).map_err(CaptureError::io("comparing processes"))? {
             let object = format!("{what} shared with process {}", b.pid);
-            return Err(refuse(a, object, "processes that are no threads of one another share it", "end one of them and try again"));
+            return Err(refuse(
+                a,
+                object,
+                "processes that are no threads of one another share it",
+                "end one of them and try again",
+            ));
         }
     }
     for task in context.stopped.tasks.iter().filter(|task| task.tid != task.pid) {
@@ -90,7 +96,12 @@ pub(crate) fn refuse_sharing(context: &Context<'_>) -> Result<(), CaptureError> 
                 && let Some(member) = live.iter().find(|member| member.host_pid == task.pid)
             {
                 let object = format!("a thread with a {what} of its own");
-                return Err(refuse(member, object, "threads are captured as sharing it", "end the thread and try again"));
+                return Err(refuse(
+                    member,
+                    object,
+                    "threads are captured as sharing it",
+                    "end the thread and try again",
+                ));
             }
         }
     }

@@ -12,7 +12,8 @@ use std::path::Path;
 
 const CHUNK_BYTES: usize = 1 << 20;
 /// Status flags that open(2) takes again; the rest only matters at the first open.
-const KEPT_FLAGS: u32 = 0o3 | 0o2000 | 0o4000 | 0o10_000 | 0o40_000 | 0o100_000 | 0o200_000 | 0o1_000_000 | 0o4_010_000 | 0o10_000_000;
+const KEPT_FLAGS: u32 =
+    0o3 | 0o2000 | 0o4000 | 0o10_000 | 0o40_000 | 0o100_000 | 0o200_000 | 0o1_000_000 | 0o4_010_000 | 0o10_000_000;
 
 /// Both ends of a pipe, held until every description of them is made.
 struct Ends {
@@ -46,7 +47,9 @@ impl Maker<'_> {
         let mut at = 0;
         while at < blob.bytes {
             let part = CHUNK_BYTES.min((blob.bytes - at) as usize);
-            self.pages.read_exact_at(&mut buffer[..part], blob.offset + at).map_err(|error| format!("reading the image: {error}"))?;
+            self.pages
+                .read_exact_at(&mut buffer[..part], blob.offset + at)
+                .map_err(|error| format!("reading the image: {error}"))?;
             put(&buffer[..part])?;
             at += part as u64;
         }
@@ -59,7 +62,8 @@ impl Maker<'_> {
             self.read_blob(*blob, |part| {
                 let mut done = 0;
                 while done < part.len() {
-                    done += rustix::io::pwrite(fd, &part[done..], at + done as u64).map_err(|errno| format!("filling a file: {errno}"))?;
+                    done += rustix::io::pwrite(fd, &part[done..], at + done as u64)
+                        .map_err(|errno| format!("filling a file: {errno}"))?;
                 }
                 at += part.len() as u64;
                 Ok(())
@@ -127,7 +131,8 @@ impl Maker<'_> {
         rustix::fs::fchown(&fd, Some(owner.0), Some(owner.1)).map_err(failed("giving back"))?;
         rustix::fs::fchmod(&fd, mode).map_err(failed("giving back the mode of"))?;
         let [access, change] = ghost.times.map(|(tv_sec, tv_nsec)| Timespec { tv_sec, tv_nsec });
-        rustix::fs::futimens(&fd, &Timestamps { last_access: access, last_modification: change }).map_err(failed("dating"))?;
+        rustix::fs::futimens(&fd, &Timestamps { last_access: access, last_modification: change })
+            .map_err(failed("dating"))?;
         let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
         rustix::fs::unlinkat(rustix::fs::CWD, &path, flags).map_err(failed("deleting"))?;
         for parent in made_parents.iter().rev() {
@@ -167,7 +172,8 @@ impl Maker<'_> {
     fn file(&mut self, object: &Object, file: &FileObject, ghosts: &[OwnedFd]) -> Result<OwnedFd, String> {
         let shown = String::from_utf8_lossy(&file.path).into_owned();
         let failed = |errno: rustix::io::Errno| format!("opening {shown}: {errno}");
-        let mut flags = OFlags::from_bits_retain(object.flags.cast_unsigned() & KEPT_FLAGS) | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let mut flags =
+            OFlags::from_bits_retain(object.flags.cast_unsigned() & KEPT_FLAGS) | OFlags::CLOEXEC | OFlags::NOCTTY;
         if file.file_type == 0o120_000 {
             flags |= OFlags::NOFOLLOW;
         }
@@ -251,9 +257,8 @@ fn event_descriptor(kind: &ObjectKind, flags: i32) -> Result<Option<OwnedFd>, St
         ObjectKind::Timer { clock, ticks, settime_flags, value_ns, interval_ns } => {
             event::timerfd(*clock, *ticks, *settime_flags, *value_ns, *interval_ns).map_err(failed)?
         }
-        ObjectKind::Epoll { .. } => {
-            rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?
-        }
+        ObjectKind::Epoll { .. } => rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC)
+            .map_err(|errno| failed(errno.into()))?,
         _ => return Ok(None),
     };
     if nonblocking {

@@ -114,7 +114,8 @@ pub fn run(plan: &[u8], fds: Vec<OwnedFd>, context: &Context<'_>) -> Result<Vec<
             for fd in close {
                 drop(branchbox_sys::inherited::take(fd));
             }
-            region::unmap_region(region.address, region.bytes as usize).map_err(|error| format!("unmapping the region: {error}"))?;
+            region::unmap_region(region.address, region.bytes as usize)
+                .map_err(|error| format!("unmapping the region: {error}"))?;
             Ok(Vec::new())
         }
     }
@@ -124,7 +125,12 @@ fn postcard_from(bytes: &[u8]) -> Result<Step, String> {
     branchbox_snapshot::from_bytes(bytes).map_err(|error| format!("a step that cannot be read: {error}"))
 }
 
-fn objects(plan: &ObjectsPlan, region_file: &OwnedFd, pages: OwnedFd, context: &Context<'_>) -> Result<ObjectsMade, String> {
+fn objects(
+    plan: &ObjectsPlan,
+    region_file: &OwnedFd,
+    pages: OwnedFd,
+    context: &Context<'_>,
+) -> Result<ObjectsMade, String> {
     let region = plan.region;
     region::map_region(region_file, region.address, region.bytes as usize, region.code_bytes as usize)
         .map_err(|error| format!("mapping the region: {error}"))?;

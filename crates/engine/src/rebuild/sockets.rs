@@ -1,7 +1,9 @@
 //! Sockets: listeners first, then every connection by really connecting, then what was unread.
 
 use super::Maker;
-use branchbox_snapshot::{Blob, ObjectKind, SocketOption, TcpSocket, TcpState, UdpSocket, UnixKind, UnixSocket, UnixState};
+use branchbox_snapshot::{
+    Blob, ObjectKind, SocketOption, TcpSocket, TcpState, UdpSocket, UnixKind, UnixSocket, UnixState,
+};
 use branchbox_sys::sock;
 use branchbox_sys::task::set_fs_ids;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -32,7 +34,9 @@ impl Maker<'_> {
             let made = match &object.kind {
                 ObjectKind::Tcp(tcp) if !is_connection(&tcp.state) => Some(tcp_alone(tcp)?),
                 ObjectKind::Udp(udp) => Some(udp_socket(udp)?),
-                ObjectKind::Unix(unix) if matches!(unix.state, UnixState::Plain | UnixState::Listening(_)) => Some(unix_alone(unix)?),
+                ObjectKind::Unix(unix) if matches!(unix.state, UnixState::Plain | UnixState::Listening(_)) => {
+                    Some(unix_alone(unix)?)
+                }
                 _ => None,
             };
             if let Some(fd) = made {
@@ -74,7 +78,8 @@ impl Maker<'_> {
                 let _ = rustix::net::shutdown(fd, how);
             }
             if object.flags.cast_unsigned() & rustix::fs::OFlags::NONBLOCK.bits() != 0 {
-                rustix::io::ioctl_fionbio(fd, true).map_err(|errno| format!("setting a socket non-blocking: {errno}"))?;
+                rustix::io::ioctl_fionbio(fd, true)
+                    .map_err(|errno| format!("setting a socket non-blocking: {errno}"))?;
             }
         }
         Ok(())
@@ -95,7 +100,13 @@ impl Maker<'_> {
             let target = other.map_or_else(|| peer.to_vec(), |(_, socket)| socket.local.clone());
             self.connect_tcp(tcp.family, &tcp.local, peer, other_family, &target)?
         } else {
-            let (far, near) = self.connect_tcp(other_family, &other.map_or_else(|| peer.to_vec(), |(_, s)| s.local.clone()), &other.and_then(|(_, s)| s.peer.clone()).unwrap_or_else(|| tcp.local.clone()), tcp.family, &tcp.local)?;
+            let (far, near) = self.connect_tcp(
+                other_family,
+                &other.map_or_else(|| peer.to_vec(), |(_, s)| s.local.clone()),
+                &other.and_then(|(_, s)| s.peer.clone()).unwrap_or_else(|| tcp.local.clone()),
+                tcp.family,
+                &tcp.local,
+            )?;
             (near, far)
         };
         self.deliver(&far, tcp.inbox)?;
@@ -112,7 +123,14 @@ impl Maker<'_> {
 
     /// Connects from `from` to `to` (as the connecting side writes it) where `at` is listened on: the connecting and the
     /// accepted socket.
-    fn connect_tcp(&self, active: i32, from: &[u8], to: &[u8], passive: i32, at: &[u8]) -> Result<(OwnedFd, OwnedFd), String> {
+    fn connect_tcp(
+        &self,
+        active: i32,
+        from: &[u8],
+        to: &[u8],
+        passive: i32,
+        at: &[u8],
+    ) -> Result<(OwnedFd, OwnedFd), String> {
         let failed = text("making a TCP connection");
         let mut listeners: Vec<&OwnedFd> = Vec::new();
         for (index, object) in self.plan.objects.iter().enumerate() {
@@ -143,7 +161,8 @@ impl Maker<'_> {
     fn deliver(&self, sender: &OwnedFd, data: Option<Blob>) -> Result<(), String> {
         let Some(blob) = data else { return Ok(()) };
         let mut bytes = vec![0u8; blob.bytes as usize];
-        std::os::unix::fs::FileExt::read_exact_at(&self.pages, &mut bytes, blob.offset).map_err(text("reading the image"))?;
+        std::os::unix::fs::FileExt::read_exact_at(&self.pages, &mut bytes, blob.offset)
+            .map_err(text("reading the image"))?;
         send_all(sender, &bytes)
     }
 
@@ -181,7 +200,13 @@ impl Maker<'_> {
         Ok(())
     }
 
-    fn connect_unix(&self, unix: &UnixSocket, client: Option<&[u8]>, address: &[u8], listener: usize) -> Result<(OwnedFd, OwnedFd), String> {
+    fn connect_unix(
+        &self,
+        unix: &UnixSocket,
+        client: Option<&[u8]>,
+        address: &[u8],
+        listener: usize,
+    ) -> Result<(OwnedFd, OwnedFd), String> {
         let failed = text("making a unix connection");
         let listener = self.made[listener].as_ref().ok_or("a listener that was not made")?;
         let near = sock::socket(AF_UNIX, kind(unix.kind), 0).map_err(&failed)?;
@@ -193,7 +218,13 @@ impl Maker<'_> {
         Ok((near, far))
     }
 
-    fn datagram(&mut self, index: usize, unix: &UnixSocket, other: Option<usize>, peer: Option<&UnixSocket>) -> Result<(), String> {
+    fn datagram(
+        &mut self,
+        index: usize,
+        unix: &UnixSocket,
+        other: Option<usize>,
+        peer: Option<&UnixSocket>,
+    ) -> Result<(), String> {
         let failed = text("making a datagram socket");
         let (Some(other), Some(peer)) = (other, peer) else {
             self.made[index] = Some(unix_alone(unix)?);

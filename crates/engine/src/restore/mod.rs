@@ -137,9 +137,12 @@ fn check_host(request: &RestoreRequest<'_>, machine: &Machine) -> Result<(), Res
     if kernel != machine.host.kernel {
         return Err(RestoreError::Host(format!("it was captured on kernel {}, this is {kernel}", machine.host.kernel)));
     }
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(RestoreError::io("reading the boot id"))?;
+    let boot =
+        std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(RestoreError::io("reading the boot id"))?;
     if boot.trim() != machine.host.boot_id {
-        return Err(RestoreError::Host("it was captured before this host's last boot; its clocks would run back".into()));
+        return Err(RestoreError::Host(
+            "it was captured before this host's last boot; its clocks would run back".into(),
+        ));
     }
     if machine.root.image != request.root.image {
         return Err(RestoreError::BaseChanged { path: machine.root.image.clone() });
@@ -172,7 +175,8 @@ impl<'a> Restore<'a> {
         let slots = threads + 2 * machine.processes.len() + 1;
         let bytes = CODE_BYTES + slots * SLOT_BYTES;
         let failed = |what: &'static str| RestoreError::io(what);
-        let address = free_address(request, machine, bytes as u64 + SPARE_BYTES).map_err(failed("finding a free region"))?;
+        let address =
+            free_address(request, machine, bytes as u64 + SPARE_BYTES).map_err(failed("finding a free region"))?;
         let file = rustix::fs::memfd_create("branchbox-remote", rustix::fs::MemfdFlags::CLOEXEC)
             .and_then(|file| rustix::fs::ftruncate(&file, bytes as u64).map(|()| file))
             .map_err(|errno| failed("making the region")(errno.into()))?;
@@ -284,7 +288,8 @@ impl<'a> Restore<'a> {
             .collect();
         let ops = tree::plan(&nodes)
             .map_err(|error| RestoreError::process(error.pid, "planning the tree")(io::Error::other(error)))?;
-        let first: Vec<i32> = ops.iter().filter_map(|op| if let Op::Guest { pid } = op { Some(*pid) } else { None }).collect();
+        let first: Vec<i32> =
+            ops.iter().filter_map(|op| if let Op::Guest { pid } = op { Some(*pid) } else { None }).collect();
         let park = self.region.address + code::entry_offset(Entry::Park) as u64;
         if !first.is_empty() {
             Self::step(guest, &Step::Spawn { pids: first, park }, &[])?;
@@ -308,7 +313,8 @@ impl<'a> Restore<'a> {
     }
 
     fn adopt_children(&mut self) -> Result<(), RestoreError> {
-        let children = procfs::children(self.request.guest_pid).map_err(RestoreError::io("listing the guest's children"))?;
+        let children =
+            procfs::children(self.request.guest_pid).map_err(RestoreError::io("listing the guest's children"))?;
         for host_tid in children {
             let pid = Status::read(host_tid).map_err(RestoreError::io("reading a child"))?.inside("NSpid");
             self.seized.push(host_tid);
@@ -427,7 +433,8 @@ impl<'a> Restore<'a> {
             region: (self.region.address, self.region.address + self.region.bytes),
             spare: self.spare,
         };
-        let syscall_at = memory::build(&mut self.batch(leader), &process.memory, &source).map_err(failed("making its memory"))?;
+        let syscall_at =
+            memory::build(&mut self.batch(leader), &process.memory, &source).map_err(failed("making its memory"))?;
         process::descriptors(&mut self.batch(leader), process, &self.machine.objects, &self.fds)
             .map_err(failed("placing its descriptors"))?;
         let mut remotes = vec![leader];
@@ -439,12 +446,15 @@ impl<'a> Restore<'a> {
         process::attributes(&mut self.batch(leader), process).map_err(failed("its attributes"))?;
         for (index, (thread, remote)) in process.threads.iter().zip(&remotes).enumerate() {
             process::thread(&mut self.batch(*remote), process, thread).map_err(failed("a thread's attributes"))?;
-            process::pending(&mut self.batch(*remote), process, thread, index == 0).map_err(failed("pending signals"))?;
+            process::pending(&mut self.batch(*remote), process, thread, index == 0)
+                .map_err(failed("pending signals"))?;
         }
         let lowered = process::from_outside(process, &remotes).map_err(failed("its limits and scheduling"))?;
-        self.notes.extend(
-            lowered.into_iter().map(|detail| Note { kind: "limit_lowered".into(), pid: Some(pid), detail }),
-        );
+        self.notes.extend(lowered.into_iter().map(|detail| Note {
+            kind: "limit_lowered".into(),
+            pid: Some(pid),
+            detail,
+        }));
         remote::unmap_region(leader, syscall_at, self.region.address, self.region.bytes)
             .map_err(failed("leaving the region"))?;
         for (thread, remote) in process.threads.iter().zip(&remotes) {

@@ -243,7 +243,9 @@ fn rights(batch: &mut Batch<'_>, process: &Process, thread: &Thread) -> io::Resu
     batch.call(SYS_PRCTL, &[PR_SET_PDEATHSIG, thread.death_signal as u64]);
     let header = batch.data(&[0x2008_0522u32.to_le_bytes(), 0u32.to_le_bytes()].concat())?;
     let half = |set: u64, shift: u32| ((set >> shift) as u32).to_le_bytes();
-    let sets = [0, 32].map(|shift| [half(effective, shift), half(permitted, shift), half(inheritable, shift)].concat()).concat();
+    let sets = [0, 32]
+        .map(|shift| [half(effective, shift), half(permitted, shift), half(inheritable, shift)].concat())
+        .concat();
     let sets = batch.data(&sets)?;
     batch.call(SYS_CAPSET, &[header, sets]);
     for capability in (0..CAPABILITIES).filter(|capability| ambient >> capability & 1 == 1) {

@@ -34,7 +34,13 @@ pub(super) fn keyed(text: &str, key: &str) -> Option<u64> {
 }
 
 /// Waits until `cgroup.events` of this group says `key value`.
-pub(super) fn wait_event(dir: &Path, key: &str, value: u64, state: &'static str, limit: Duration) -> Result<(), CgroupError> {
+pub(super) fn wait_event(
+    dir: &Path,
+    key: &str,
+    value: u64,
+    state: &'static str,
+    limit: Duration,
+) -> Result<(), CgroupError> {
     let path = dir.join("cgroup.events");
     let mut file = File::open(&path).map_err(error("open", &path))?;
     let started = Instant::now();

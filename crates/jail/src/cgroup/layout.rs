@@ -1,7 +1,7 @@
 //! Where this host's hierarchies are mounted and which one has which controller.
 
-use super::files::{error, read};
 use super::CgroupError;
+use super::files::{error, read};
 use std::path::{Path, PathBuf};
 
 /// What can be limited or counted.
@@ -64,7 +64,9 @@ impl Layout {
     /// Limits that cannot be set on this host.
     #[must_use]
     pub fn missing(&self) -> Vec<Controller> {
-        let has = |c: &Controller| self.unified_controllers.contains(c) || self.legacy.iter().any(|(_, list)| list.contains(c));
+        let has = |c: &Controller| {
+            self.unified_controllers.contains(c) || self.legacy.iter().any(|(_, list)| list.contains(c))
+        };
         Controller::LIMITING.into_iter().filter(|c| !has(c)).collect()
     }
 }

@@ -1,9 +1,9 @@
 //! One sandbox's groups, from creation to removal.
 
+use super::CgroupError;
 use super::files::{error, wait_event, write};
 use super::layout::{Controller, Layout};
 use super::usage::{self, Usage};
-use super::CgroupError;
 use branchbox_model::{IdRange, Limits, SandboxId};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::OpenTreeFlags;
@@ -168,7 +168,8 @@ impl SandboxCgroup {
     pub fn open_work(&self) -> Result<OwnedFd, CgroupError> {
         let work = self.work_path();
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        let tree = rustix::mount::open_tree(rustix::fs::CWD, &work, flags).map_err(|e| error("clone", &work)(e.into()))?;
+        let tree =
+            rustix::mount::open_tree(rustix::fs::CWD, &work, flags).map_err(|e| error("clone", &work)(e.into()))?;
         rustix::fs::openat(&tree, c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|e| error("open", &work)(e.into()))
     }

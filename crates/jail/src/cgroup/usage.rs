@@ -31,7 +31,9 @@ pub(super) fn measure(group: &SandboxCgroup) -> Usage {
     // v2 names and v1 names differ, so asking every directory for both finds the one that counts.
     let dirs = || std::iter::once(group.dir()).chain(group.legacy_dirs());
     let first = |names: &[&str]| dirs().find_map(|dir| names.iter().find_map(|name| number(dir, name)));
-    let oom = dirs().find_map(|dir| field(dir, "memory.events", "oom_kill").or_else(|| field(dir, "memory.oom_control", "oom_kill")));
+    let oom = dirs().find_map(|dir| {
+        field(dir, "memory.events", "oom_kill").or_else(|| field(dir, "memory.oom_control", "oom_kill"))
+    });
     Usage {
         // v2 counts time even where v1 holds the cpu controller.
         cpu_us: field(group.dir(), "cpu.stat", "usage_usec").unwrap_or_default(),

@@ -17,7 +17,8 @@ pub use table::{Line, TABLE, When};
 use branchbox_sys::seccomp::Instruction;
 use nix::libc;
 use seccompiler::{
-    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
 };
 use std::collections::BTreeMap;
 
@@ -106,10 +107,14 @@ fn statement(code: u16, k: u32) -> Instruction {
 
 /// The alternatives under which a line applies; none means always.
 fn rules_of(when: When) -> Result<Vec<SeccompRule>, BackendError> {
-    let condition = |argument, operator, value: u32| SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value.into());
+    let condition = |argument, operator, value: u32| {
+        SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value.into())
+    };
     match when {
         When::Always => Ok(Vec::new()),
-        When::Equals(argument, value) => Ok(vec![SeccompRule::new(vec![condition(argument, SeccompCmpOp::Eq, value)?])?]),
+        When::Equals(argument, value) => {
+            Ok(vec![SeccompRule::new(vec![condition(argument, SeccompCmpOp::Eq, value)?])?])
+        }
         When::NoneOf(argument, values) => {
             let all: Result<Vec<_>, _> = values.iter().map(|v| condition(argument, SeccompCmpOp::Ne, *v)).collect();
             Ok(vec![SeccompRule::new(all?)?])
@@ -138,7 +143,8 @@ mod tests {
     #[test]
     fn an_unconditional_line_is_alone_for_its_call() {
         for (at, line) in TABLE.iter().enumerate() {
-            let others = TABLE[at + 1..].iter().any(|other| other.call == line.call && matches!(line.when, When::Always));
+            let others =
+                TABLE[at + 1..].iter().any(|other| other.call == line.call && matches!(line.when, When::Always));
             assert!(!others, "{line:?}");
         }
     }

@@ -48,7 +48,9 @@ impl Prepared {
             .map_err(|errno| host("clone a mount of the guest's program")(errno.into()))?;
         furnish::make_read_only(guest.as_fd()).map_err(host("make the guest's program read-only"))?;
         let text = |s: &str| CString::new(s).map_err(io::Error::from);
-        let exec = (|| Ok((text(GUEST_PATH)?, text(GUEST_NAME)?, GUEST_ENV.iter().map(|e| text(e)).collect::<Result<_, _>>()?)))();
+        let exec = (|| {
+            Ok((text(GUEST_PATH)?, text(GUEST_NAME)?, GUEST_ENV.iter().map(|e| text(e)).collect::<Result<_, _>>()?))
+        })();
         Ok(Self {
             work: spec.cgroup.open_work().map_err(JailError::Cgroup)?,
             null: open_null().map_err(host("open /dev/null"))?,
@@ -83,7 +85,12 @@ pub(super) fn run(spec: &JailSpec<'_>, prepared: &Prepared, go: BorrowedFd<'_>, 
 
 type Failure = (Step, io::Error);
 
-fn set_up(spec: &JailSpec<'_>, prepared: &Prepared, go: BorrowedFd<'_>, report: BorrowedFd<'_>) -> Result<OwnedFd, Failure> {
+fn set_up(
+    spec: &JailSpec<'_>,
+    prepared: &Prepared,
+    go: BorrowedFd<'_>,
+    report: BorrowedFd<'_>,
+) -> Result<OwnedFd, Failure> {
     let at = |step: Step| move |error: io::Error| (step, error);
     wait(go).map_err(at(Step::Wait))?;
     nix::sched::unshare(CloneFlags::CLONE_NEWCGROUP).map_err(|e| (Step::CgroupNamespace, e.into()))?;
@@ -103,7 +110,9 @@ fn set_up(spec: &JailSpec<'_>, prepared: &Prepared, go: BorrowedFd<'_>, report: 
 
 fn os_error(error: &crate::filter::FilterError) -> io::Error {
     match error {
-        crate::filter::FilterError::Install(source) => io::Error::from_raw_os_error(source.raw_os_error().unwrap_or(libc::EIO)),
+        crate::filter::FilterError::Install(source) => {
+            io::Error::from_raw_os_error(source.raw_os_error().unwrap_or(libc::EIO))
+        }
         crate::filter::FilterError::Compile(_) => io::Error::from_raw_os_error(libc::EINVAL),
     }
 }

@@ -19,8 +19,13 @@ use std::path::{Component, Path};
 /// Devices that a program may expect, bound from the host's `/dev`.
 pub(crate) const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 /// Links in `/dev`.
-const DEVICE_LINKS: [(&str, &str); 5] =
-    [("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"), ("stdout", "/proc/self/fd/1"), ("stderr", "/proc/self/fd/2"), ("ptmx", "pts/ptmx")];
+const DEVICE_LINKS: [(&str, &str); 5] = [
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+    ("ptmx", "pts/ptmx"),
+];
 /// Files and directories that show or change the host. Those a kernel does not have are skipped.
 const MASKED: [&str; 16] = [
     "proc/acpi",
@@ -87,7 +92,8 @@ fn attach_trees(spec: &JailSpec<'_>, root: BorrowedFd<'_>) -> Result<(), Errno> 
 }
 
 fn proc(root: BorrowedFd<'_>) -> Result<(), Errno> {
-    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let attributes =
+        MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     attach(root, file_system("proc", &[], attributes)?.as_fd(), Path::new("proc"), Kind::Directory)
 }
 
@@ -132,7 +138,9 @@ fn masks(root: BorrowedFd<'_>) -> io::Result<()> {
     for path in MASKED.map(Path::new) {
         let Ok(place) = resolve(root, path, path_only) else { continue };
         if is_directory(place.as_fd())? {
-            let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+            let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY
+                | MountAttrFlags::MOUNT_ATTR_NOSUID
+                | MountAttrFlags::MOUNT_ATTR_NODEV;
             let empty = file_system("tmpfs", &[("size", "4k"), ("nr_inodes", "2"), ("mode", "0555")], attributes)?;
             attach(root, empty.as_fd(), path, Kind::Directory)?;
         } else {
@@ -177,7 +185,8 @@ fn attach(root: BorrowedFd<'_>, mount: BorrowedFd<'_>, target: &Path, kind: Kind
 /// Makes the missing directories of a path, and its last part as `kind`.
 fn make_place(root: BorrowedFd<'_>, target: &Path, kind: Kind) -> Result<(), Errno> {
     let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let names: Vec<_> = target.components().filter_map(|c| if let Component::Normal(name) = c { Some(name) } else { None }).collect();
+    let names: Vec<_> =
+        target.components().filter_map(|c| if let Component::Normal(name) = c { Some(name) } else { None }).collect();
     let (last, parents) = names.split_last().ok_or(Errno::INVAL)?;
     let mut path = std::path::PathBuf::from(".");
     for name in parents {

@@ -4,16 +4,11 @@ use crate::room::Room;
 use branchbox_jail::{check, closed};
 use branchbox_testkit::needs;
 
-pub const TESTS: &[crate::Test] = &[
-    ("this_host_has_what_is_required", host),
-    ("a_room_is_closed_and_the_check_can_see_open_ones", ways_out),
-];
+pub const TESTS: &[crate::Test] =
+    &[("this_host_has_what_is_required", host), ("a_room_is_closed_and_the_check_can_see_open_ones", ways_out)];
 
 fn host() {
-    let failed: Vec<_> = check::check_host()
-        .into_iter()
-        .filter(|check| check.required && !check.ok)
-        .collect();
+    let failed: Vec<_> = check::check_host().into_iter().filter(|check| check.required && !check.ok).collect();
     assert!(failed.is_empty(), "{failed:#?}");
 }
 

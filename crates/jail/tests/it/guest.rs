@@ -45,8 +45,10 @@ fn make_group() -> std::io::Result<u32> {
     let child = Command::new("/bin/sleep").arg("1000").spawn()?;
     rustix::io::write(&procs, child.id().to_string().as_bytes())?;
     // The descriptor must lead nowhere else.
-    let above = rustix::fs::openat(&work, "../../cgroup.procs", OFlags::RDONLY, Mode::empty()).and_then(|file| rustix::fs::fstat(&file));
-    let own = rustix::fs::openat(&work, "cgroup.procs", OFlags::RDONLY, Mode::empty()).and_then(|file| rustix::fs::fstat(&file))?;
+    let above = rustix::fs::openat(&work, "../../cgroup.procs", OFlags::RDONLY, Mode::empty())
+        .and_then(|file| rustix::fs::fstat(&file));
+    let own = rustix::fs::openat(&work, "cgroup.procs", OFlags::RDONLY, Mode::empty())
+        .and_then(|file| rustix::fs::fstat(&file))?;
     match above {
         Ok(above) if above.st_ino != own.st_ino => Err(std::io::Error::other("`..` leaves the group")),
         _ => Ok(child.id()),

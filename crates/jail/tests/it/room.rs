@@ -52,7 +52,8 @@ impl Room {
         let staging = std::env::temp_dir().join(format!("bbx-jail-{id}"));
         std::fs::create_dir(&staging).unwrap();
         let cgroup = SandboxCgroup::create(&Layout::detect().unwrap(), &id, ids(), &LIMITS).unwrap();
-        let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let listener =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let address = SocketAddrUnix::new_abstract_name(id.as_str().as_bytes()).unwrap();
         rustix::net::bind(&listener, &address).unwrap();
         rustix::net::listen(&listener, 4).unwrap();
@@ -71,7 +72,8 @@ impl Room {
             cgroup.remove().unwrap();
             std::fs::remove_dir(&staging).unwrap();
         })?;
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         rustix::net::connect(&socket, &address).unwrap();
         Ok(Self { jail, cgroup, socket, staging })
     }

@@ -18,7 +18,10 @@ pub const TESTS: &[crate::Test] = &[
 
 fn namespaces_and_ids() {
     let room = Room::new();
-    assert_eq!(room.ask("echo $$; id -u; hostname; cat /proc/1/comm").lines().skip(1).collect::<Vec<_>>(), ["0", "box", "guest"]);
+    assert_eq!(
+        room.ask("echo $$; id -u; hostname; cat /proc/1/comm").lines().skip(1).collect::<Vec<_>>(),
+        ["0", "box", "guest"]
+    );
     for kind in ["user", "pid", "mnt", "net", "ipc", "uts", "cgroup"] {
         let outside = std::fs::read_link(format!("/proc/{}/ns/{kind}", room.jail.pid)).unwrap();
         assert_ne!(outside, std::fs::read_link(format!("/proc/self/ns/{kind}")).unwrap(), "{kind}");
@@ -34,9 +37,17 @@ fn namespaces_and_ids() {
 fn nothing_of_the_host() {
     let room = Room::new();
     assert_eq!(room.ask("ls /"), "bin\ndev\nlib\nlib64\nproc\nsbin\nsys\ntmp\nusr");
-    assert_eq!(room.ask("ls -A /dev | tr '\\n' ' '"), "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero");
+    assert_eq!(
+        room.ask("ls -A /dev | tr '\\n' ' '"),
+        "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero"
+    );
     assert_eq!(room.ask("test -e /proc/kcore && wc -c < /proc/kcore || echo 0; wc -c < /proc/keys; ls -A /proc/scsi /sys/firmware 2>&1 | grep -v :"), "0\n0");
-    for path in ["/proc/sys/kernel/hostname", "/proc/sysrq-trigger", "/proc/sys/kernel/ns_last_pid", "/proc/sys/user/max_user_namespaces"] {
+    for path in [
+        "/proc/sys/kernel/hostname",
+        "/proc/sysrq-trigger",
+        "/proc/sys/kernel/ns_last_pid",
+        "/proc/sys/user/max_user_namespaces",
+    ] {
         let answer = room.ask(&format!("echo 1 > {path} && echo WRITTEN; true"));
         let harmless = answer.contains("Read-only") || answer.contains("denied") || path == "/proc/sysrq-trigger";
         assert!(harmless, "{path}: {answer}");
@@ -52,7 +63,10 @@ fn nothing_of_the_host() {
 fn filter_and_limits() {
     let room = Room::new();
     assert!(room.ask("unshare -U true").contains("not permitted"));
-    assert!(room.ask("mount -t tmpfs x /tmp").contains("denied") || room.ask("mount -t tmpfs x /tmp").contains("not permitted"));
+    assert!(
+        room.ask("mount -t tmpfs x /tmp").contains("denied")
+            || room.ask("mount -t tmpfs x /tmp").contains("not permitted")
+    );
     assert_eq!(room.ask("cat /proc/sys/user/max_*_namespaces | sort -u"), "0");
     let calls = r"import ctypes
 c=ctypes.CDLL(None,use_errno=True)
@@ -67,7 +81,10 @@ b=(ctypes.c_uint64*11)(0x10000000,0,0,0,17)
 r=c.syscall(435,b,88)
 print(ctypes.get_errno())";
     assert_eq!(room.ask(&format!("python3 -c '{new_user}'")), "28", "clone3 cannot make a user namespace: ENOSPC");
-    assert_eq!(room.ask("grep -E 'NoNewPrivs|Seccomp:' /proc/self/status | tr -s '\\t\\n' '  '"), "NoNewPrivs: 0 Seccomp: 2");
+    assert_eq!(
+        room.ask("grep -E 'NoNewPrivs|Seccomp:' /proc/self/status | tr -s '\\t\\n' '  '"),
+        "NoNewPrivs: 0 Seccomp: 2"
+    );
 }
 
 fn sealing() {
@@ -85,7 +102,9 @@ fn descriptors() {
     let listing = std::fs::read_dir(format!("/proc/{}/fd", room.jail.pid)).unwrap();
     let mut numbers: Vec<i32> = listing.flatten().map(|e| e.file_name().to_string_lossy().parse().unwrap()).collect();
     numbers.sort_unstable();
-    let link = |fd: i32| std::fs::read_link(format!("/proc/{}/fd/{fd}", room.jail.pid)).unwrap().to_string_lossy().into_owned();
+    let link = |fd: i32| {
+        std::fs::read_link(format!("/proc/{}/fd/{fd}", room.jail.pid)).unwrap().to_string_lossy().into_owned()
+    };
     // 6 is the connection that this test's guest has accepted by now, or not yet.
     assert!(numbers == [0, 1, 2, 3, 4, 5] || numbers == [0, 1, 2, 3, 4, 5, 6], "{numbers:?}");
     assert_eq!([link(0), link(1), link(2)], ["/dev/null"; 3]);

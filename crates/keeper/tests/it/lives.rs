@@ -47,12 +47,24 @@ fn inside(state: &State) {
     let mut guest = state.guest();
     assert_eq!(guest.run("id -un; pwd; hostname; echo $HOME", RUNTIME), "runtime\n/workspace\nbox\n/workspace");
     assert_eq!(guest.run("sudo -n id -u", RUNTIME), "0");
-    assert_eq!(guest.run("touch /workspace/x && stat -c %U /workspace/x /usr/bin/env /root", RUNTIME), "runtime\nroot\nroot");
+    assert_eq!(
+        guest.run("touch /workspace/x && stat -c %U /workspace/x /usr/bin/env /root", RUNTIME),
+        "runtime\nroot\nroot"
+    );
     let kept = branchbox_jail::caps::kept().bits();
-    assert_eq!(guest.run("grep CapBnd /proc/1/status /proc/self/status | cut -f2 | sort -u", ROOT), format!("{kept:016x}"));
+    assert_eq!(
+        guest.run("grep CapBnd /proc/1/status /proc/self/status | cut -f2 | sort -u", ROOT),
+        format!("{kept:016x}")
+    );
     assert!(guest.run("unshare -r true; mount -t proc x /mnt", ROOT).contains("not permitted"));
     assert_eq!(guest.run("ls /proc/self/fd | wc -l", ROOT), "4");
-    assert_eq!(guest.run("sudo -n sh -c 'echo kept > /etc/kept; ls /etc/shadow 2>&1 | grep -c .'; cat /etc/kept", RUNTIME).lines().last(), Some("kept"));
+    assert_eq!(
+        guest
+            .run("sudo -n sh -c 'echo kept > /etc/kept; ls /etc/shadow 2>&1 | grep -c .'; cat /etc/kept", RUNTIME)
+            .lines()
+            .last(),
+        Some("kept")
+    );
     assert_eq!(guest.run("cat /proc/self/cgroup | grep ^0 | cut -c1-9", ROOT), "0::/work/");
     let generation = guest.run("cat /run/branchbox/generation", RUNTIME);
     assert!(generation.len() == 32, "{generation}");
@@ -109,7 +121,9 @@ fn file_capture(state: &State) {
     guest.run("echo saved > file", RUNTIME);
     let ticking = guest.spawn("while :; do date +%N > new; mv new tick; done", RUNTIME);
     let layer = state.pool.layer_path("l1").unwrap();
-    let Ok(Reply::Captured(report)) = keeper.call(Call::Capture { image: None, layer: layer.clone() }) else { panic!("not captured") };
+    let Ok(Reply::Captured(report)) = keeper.call(Call::Capture { image: None, layer: layer.clone() }) else {
+        panic!("not captured")
+    };
     assert!(report.pause_us > 0 && report.total_us >= report.pause_us && report.memory_bytes == 0, "{report:?}");
     assert_eq!(std::fs::read_to_string(layer.join("root/up/workspace/file")).unwrap(), "saved\n");
     assert_eq!(guest.state(ticking), ExecState::Running);
@@ -124,7 +138,9 @@ fn restored(state: &State) {
     let generation = "cat /run/branchbox/generation";
     let before = guest.run(&format!("echo saved > file; {generation}"), RUNTIME);
     let (image, layer) = (state.directory.join("image"), state.pool.layer_path("l1").unwrap());
-    let Ok(Reply::Captured(_)) = keeper.call(Call::Capture { image: Some(image.clone()), layer }) else { panic!("not captured") };
+    let Ok(Reply::Captured(_)) = keeper.call(Call::Capture { image: Some(image.clone()), layer }) else {
+        panic!("not captured")
+    };
     guest.run("echo changed > file", RUNTIME);
     let copy = state.copy(&image, "l1");
     let (mut copy_child, mut copy_keeper, second) = copy.running();
@@ -146,7 +162,8 @@ fn capture_fails(state: &State) {
     let image = state.directory.join("image");
     let error = keeper.call(Call::Capture { image: None, layer: "/nonexistent/layer".into() }).unwrap_err();
     assert_eq!(error.code, Code::CaptureFailed, "{error}");
-    let error = keeper.call(Call::Capture { image: Some("/nonexistent/image".into()), layer: image.clone() }).unwrap_err();
+    let error =
+        keeper.call(Call::Capture { image: Some("/nonexistent/image".into()), layer: image.clone() }).unwrap_err();
     assert!(error.message.contains("/nonexistent/image"), "{error}");
     assert!(!image.exists());
     assert_eq!(state.guest().run("echo runs on", RUNTIME), "runs on");

@@ -1,7 +1,11 @@
 //! Keepers run for real, as root, as the node runs them. Not the usual test harness: this program is also the keeper and
 //! the guest, by the name it is started under, as the product's one binary is.
 
-#![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a test program reports to its caller and fails by panicking")]
+#![expect(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a test program reports to its caller and fails by panicking"
+)]
 
 mod lives;
 mod processes;
@@ -29,7 +33,11 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let wanted: Vec<_> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
-    let chosen: Vec<_> = lives::TESTS.iter().chain(processes::TESTS).filter(|(name, _)| wanted.is_empty() || wanted.iter().any(|w| name.contains(w))).collect();
+    let chosen: Vec<_> = lives::TESTS
+        .iter()
+        .chain(processes::TESTS)
+        .filter(|(name, _)| wanted.is_empty() || wanted.iter().any(|w| name.contains(w)))
+        .collect();
     println!("\nrunning {} tests", chosen.len());
     let mut failed = 0;
     for (name, test) in &chosen {
@@ -38,6 +46,9 @@ fn main() -> ExitCode {
         println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
     }
     let word = if failed == 0 { "ok" } else { "FAILED" };
-    println!("\ntest result: {word}. {} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out\n", chosen.len() - failed);
+    println!(
+        "\ntest result: {word}. {} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out\n",
+        chosen.len() - failed
+    );
     ExitCode::from(u8::from(failed != 0))
 }

@@ -27,9 +27,15 @@ fn in_both(state: &State, setup: &[&str], ready: &str, check: impl Fn(&mut Guest
     let (mut child, mut keeper, _) = state.running();
     let mut guest = state.guest();
     let execs: Vec<_> = setup.iter().map(|script| guest.spawn(script, RUNTIME)).collect();
-    assert_eq!(guest.run(&format!("for i in $(seq 100); do {ready} && echo ready && exit; sleep 0.1; done"), RUNTIME), "ready");
+    assert_eq!(
+        guest.run(&format!("for i in $(seq 100); do {ready} && echo ready && exit; sleep 0.1; done"), RUNTIME),
+        "ready"
+    );
     let report = capture(state, &mut keeper, "l1");
-    println!("capture: pause {} us, total {} us, {} bytes, {} processes, {} threads", report.pause_us, report.total_us, report.memory_bytes, report.processes, report.threads);
+    println!(
+        "capture: pause {} us, total {} us, {} bytes, {} processes, {} threads",
+        report.pause_us, report.total_us, report.memory_bytes, report.processes, report.threads
+    );
     check(&mut guest, false);
     let copy = state.copy(&state.directory.join("l1"), "l1");
     let (mut copy_child, mut copy_keeper, running) = copy.running();
@@ -109,7 +115,8 @@ while True:
     open("loop", "w").write(str(n)); time.sleep(0.01)
 '"#;
 
-const PIPELINE: &str = "while sleep 0.02; do echo tick; done | while read x; do n=$((n+1)); echo $n > pipe.new; mv pipe.new pipe; done";
+const PIPELINE: &str =
+    "while sleep 0.02; do echo tick; done | while read x; do n=$((n+1)); echo $n > pipe.new; mv pipe.new pipe; done";
 
 const NODE: &str = r#"exec node -e '
 const { Worker } = require("worker_threads");

@@ -63,7 +63,11 @@ impl State {
     pub fn start(&self) -> Child {
         let file = self.config.sandbox_dir.join("keeper.json");
         std::fs::write(&file, serde_json::to_vec(&self.config).unwrap()).unwrap();
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(self.config.sandbox_dir.join("keeper.log")).unwrap();
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.config.sandbox_dir.join("keeper.log"))
+            .unwrap();
         let child = Command::new(std::env::current_exe().unwrap())
             .arg0("branchbox-keeper")
             .arg(file)
@@ -118,7 +122,9 @@ impl State {
         let mut keeper = Keeper::connect(&self.keeper_path());
         match keeper.hello() {
             Ok(running) => (child, keeper, running),
-            Err(error) => panic!("{error:?}\n{}", std::fs::read_to_string(self.config.sandbox_dir.join("keeper.log")).unwrap()),
+            Err(error) => {
+                panic!("{error:?}\n{}", std::fs::read_to_string(self.config.sandbox_dir.join("keeper.log")).unwrap())
+            }
         }
     }
 
@@ -154,7 +160,9 @@ impl Drop for State {
         if self.directory.exists() {
             // A sandbox that was just ended may hold the pool for a moment longer.
             let deadline = Instant::now() + PATIENCE;
-            while rustix::mount::unmount(self.directory.join("pool"), rustix::mount::UnmountFlags::empty()) == Err(rustix::io::Errno::BUSY) {
+            while rustix::mount::unmount(self.directory.join("pool"), rustix::mount::UnmountFlags::empty())
+                == Err(rustix::io::Errno::BUSY)
+            {
                 assert!(Instant::now() < deadline, "the pool stays busy");
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -180,7 +188,8 @@ fn connect(path: &Path) -> OwnedFd {
     let deadline = Instant::now() + PATIENCE;
     let address = SocketAddrUnix::new(path).unwrap();
     loop {
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         match rustix::net::connect(&socket, &address) {
             Ok(()) => return socket,
             Err(errno) => assert!(Instant::now() < deadline, "{}: {errno}", path.display()),
