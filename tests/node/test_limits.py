@@ -4,7 +4,6 @@ import subprocess
 
 import pytest
 from support.node import Node, make_state_dir
-from support.zoo import Zoo
 from withruntime import RuntimeAPIError
 
 
@@ -17,7 +16,7 @@ def without_btrfs() -> dict:
 def small():
     """A node whose state directory is a small file system of its own."""
     state_dir = make_state_dir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=192m,mode=700", "branchbox-small", str(state_dir)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600m,mode=700", "branchbox-small", str(state_dir)], check=True)
     node = Node(state_dir, env=without_btrfs()).start()
     try:
         yield node
@@ -31,13 +30,15 @@ def small():
 @pytest.mark.needs("mounts")
 def test_a_full_disk_is_said_and_loses_nothing(small):
     with small.client.sandboxes.create() as sandbox:
-        zoo = Zoo.start(sandbox)
-        sandbox.exec("head -c 400000000 /dev/zero > /workspace/fill", timeout_ms=120_000)
+        adding = sandbox.spawn("exec python3 -uc 'import sys\nn=0\nfor l in sys.stdin: n+=int(l); print(n)'", stdin="pipe")
+        adding.write("2\n")
+        sandbox.exec("head -c 900000000 /dev/zero > /workspace/fill", timeout_ms=120_000)
         with pytest.raises(RuntimeAPIError) as refused:
             sandbox.snapshot()
         assert refused.value.code == "disk_full" and refused.value.hint
         sandbox.exec("rm /workspace/fill")
-        zoo.verify(sandbox)
+        adding.write("40\n", eof=True)
+        assert adding.wait().stdout == "2\n42\n"
         assert [s["id"] for s in small.client.snapshots.list() if s["state"] == "ready"] == []
 
 

@@ -17,6 +17,8 @@ pub struct Refusal {
     pub why: String,
     /// What to do.
     pub hint: String,
+    /// It goes away by itself in the ordinary course of things, so a capture tries again before it gives up.
+    pub passing: bool,
 }
 
 /// A capture that did not come about. The source runs on in either case.
@@ -51,6 +53,14 @@ pub enum CaptureError {
 }
 
 impl CaptureError {
+    /// Marks a refusal as one that goes away by itself.
+    pub(crate) fn passing(mut self) -> Self {
+        if let Self::Refused(refusal) = &mut self {
+            refusal.passing = true;
+        }
+        self
+    }
+
     /// An I/O failure of a named step.
     pub(crate) fn io(step: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let step = step.into();

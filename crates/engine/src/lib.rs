@@ -11,7 +11,8 @@
 
 pub mod capture;
 mod error;
-mod fault;
+pub mod fault;
+mod leftovers;
 mod live;
 mod procfs;
 pub mod rebuild;

@@ -11,7 +11,11 @@
 //! 9. only now wipe the stub.
 //!
 //! Registers go before blocking signals and the mask before the original registers: the reverse leaves signals blocked when
-//! the keeper dies in between. One thread of an address space at a time is on the stub.
+//! the keeper dies in between. One thread of an address space at a time is on the stub. Between two threads of a process the
+//! batch page stays mapped and nobody is on the stub to unmap it; it carries a mark, by which the next keeper finds it.
+//!
+//! An error puts the thread back in the same order: a thread is only ever given other registers outside of system calls.
+//! What a dead keeper left is put right by [`crate::leftovers`].
 //!
 //! Not here: syscall user dispatch (refused before) and threads that share memory without being one process (refused).
 
@@ -21,6 +25,7 @@ use crate::stop::Task;
 use branchbox_sys::memory::{DeadMan, Shared};
 use branchbox_sys::ptrace::{self, Registers, Stop};
 use branchbox_sys::remote::{self, Entry, Header, Saved};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -38,7 +43,13 @@ const SYS_READ: u64 = 0;
 const SYS_MMAP: u64 = 9;
 const SYS_MUNMAP: u64 = 11;
 const SYS_TGKILL: u64 = 234;
+const SIGSTOP: i32 = 19;
 const NO_CALL: u64 = u64::MAX;
+
+/// Bytes by which a batch page is known, and where they lie in it: behind the marker call, before the first entry.
+pub(crate) const PAGE_MARK: [u8; 16] = *b"branchbox batch\0";
+/// Offset of [`PAGE_MARK`].
+pub(crate) const PAGE_MARK_AT: usize = 48;
 
 /// One system call for a remote.
 #[derive(Debug, Clone, Copy)]
@@ -56,7 +67,7 @@ impl Call {
 }
 
 /// Where the stub lies in a process: the last bytes of the vdso's mapping, when they are free.
-fn stub_address(pid: i32, memory: &File) -> io::Result<u64> {
+pub(crate) fn stub_address(pid: i32, memory: &File) -> io::Result<u64> {
     let (start, end) = procfs::vdso(pid)?.ok_or_else(|| io::Error::other("the process has no vdso"))?;
     let mut header = [0u8; 64];
     memory.read_exact_at(&mut header, start)?;
@@ -71,28 +82,56 @@ fn stub_address(pid: i32, memory: &File) -> io::Result<u64> {
 }
 
 /// A process whose threads can be asked, one after the other.
+///
+/// Dropped, it takes the batch page away again if the last thread did not come to be asked.
 pub(crate) struct Live {
     memory: File,
     pid: i32,
     stub: u64,
-    page: Option<(u64, Shared, DeadMan)>,
+    /// Whether the stub is written to its end.
+    whole: bool,
+    page: Option<Page>,
+    /// Whom we asked last.
+    last: Option<(Task, u64)>,
+    /// Whether a SIGSTOP came meanwhile, which no mask holds back.
+    stop_came: bool,
+}
+
+/// The batch page in the process, and on our side once it is mapped here.
+struct Page {
+    address: u64,
+    link: Option<Link>,
+}
+
+/// The order matters: the word is disarmed before it is unmapped.
+struct Link {
+    _dead_man: DeadMan,
+    shared: Shared,
 }
 
 impl Live {
     pub(crate) fn open(pid: i32) -> io::Result<Self> {
         let memory = OpenOptions::new().read(true).write(true).open(procfs::path(pid, "mem"))?;
         let stub = stub_address(pid, &memory)?;
-        Ok(Self { memory, pid, stub, page: None })
+        Ok(Self { memory, pid, stub, whole: false, page: None, last: None, stop_came: false })
+    }
+
+    fn page_address(&self) -> u64 {
+        self.page.as_ref().map_or(0, |page| page.address)
+    }
+
+    fn shared(&self) -> Option<&Shared> {
+        Some(&self.page.as_ref()?.link.as_ref()?.shared)
     }
 
     /// Where the batch's data lies in the process, once a thread is on the stub.
     pub(crate) fn data(&self) -> u64 {
-        self.page.as_ref().map_or(0, |page| page.0 + DATA as u64)
+        self.page.as_ref().map_or(0, |page| page.address + DATA as u64)
     }
 
     /// Bytes the calls left in the data half.
     pub(crate) fn read_data(&self, offset: usize, bytes: usize) -> Vec<u8> {
-        self.page.as_ref().map_or_else(Vec::new, |page| page.1.read(DATA + offset, bytes))
+        self.shared().map_or_else(Vec::new, |shared| shared.read(DATA + offset, bytes))
     }
 
     /// Puts a thread on the stub, lets `ask` run batches on it, and puts the thread back as it was. With `last` the batch
@@ -105,27 +144,38 @@ impl Live {
     ) -> io::Result<T> {
         let mask = ptrace::signal_mask(task.tid)?;
         let marker = marker(task.tid)?;
-        self.enter(task, mask, marker)?;
-        let seat_result = self.boot(task.tid).and_then(|()| ask(&mut Seat { live: self, tid: task.tid, marker }));
-        let left = self.leave(task, mask, last || seat_result.is_err());
-        let value = seat_result?;
+        self.last = Some((task.clone(), mask));
+        let entered = self.enter(task, mask, marker).and_then(|()| self.boot(task.tid));
+        let answer = entered.and_then(|()| ask(&mut Seat { live: self, tid: task.tid, marker }));
+        let left = self.leave(task, mask, last || answer.is_err());
+        let value = answer?;
         left?;
         Ok(value)
     }
 
+    /// Takes away a batch page that a dead keeper left in the process.
+    pub(crate) fn discard(&mut self, task: &Task, mask: u64, page: u64) -> io::Result<()> {
+        self.page = Some(Page { address: page, link: None });
+        let entered = self.enter(task, mask, marker(task.tid)?);
+        let left = self.leave(task, mask, true);
+        entered.and(left)
+    }
+
     fn enter(&mut self, task: &Task, mask: u64, marker: i32) -> io::Result<()> {
+        self.whole = false;
         fault::point("live.enter")?;
         let stub = saved(&task.registers, mask).stub();
         let half = stub.len() / 2;
         self.memory.write_all_at(&stub[..half], self.stub)?;
         fault::point("live.half_stub")?;
         self.memory.write_all_at(&stub[half..], self.stub + half as u64)?;
+        self.whole = true;
         fault::point("live.stub")?;
         let mut registers = task.registers;
         registers.orig_rax = NO_CALL;
         registers.rax = SYS_READ;
         (registers.rdi, registers.rsi, registers.rdx) = (u64::MAX, 0, 0);
-        registers.rbx = self.page.as_ref().map_or(0, |page| page.0);
+        registers.rbx = self.page_address();
         registers.rip = self.stub + remote::entry_offset(Entry::Start) as u64;
         ptrace::set_registers(task.tid, &registers)?;
         fault::point("live.on_stub")?;
@@ -137,61 +187,122 @@ impl Live {
         if self.page.is_some() {
             return Ok(());
         }
-        to_syscall_stop(tid)?;
-        fault::point("live.boot_entry")?;
-        let mut registers = ptrace::registers(tid)?;
-        registers.orig_rax = SYS_MMAP;
-        (registers.rdi, registers.rsi, registers.rdx) = (0, PAGE_BYTES, 3);
-        (registers.r10, registers.r8, registers.r9) = (0x21, u64::MAX, 0);
-        ptrace::set_registers(tid, &registers)?;
-        fault::point("live.boot_mmap")?;
-        to_syscall_stop(tid)?;
-        let address = ptrace::registers(tid)?.rax;
-        if address > u64::MAX - 4095 {
+        self.to_syscall_stop(tid)?;
+        // Whatever fails in the call, the thread comes out of it first: other registers would be other arguments.
+        let aimed = aim_at_mmap(tid);
+        self.to_syscall_stop(tid)?;
+        let registers = ptrace::registers(tid)?;
+        let address = registers.rax;
+        if registers.orig_rax == SYS_MMAP && address <= u64::MAX - 4095 {
+            self.page = Some(Page { address, link: None });
+        }
+        aimed?;
+        if self.page.is_none() {
             return Err(io::Error::from_raw_os_error(address.wrapping_neg() as i32));
         }
         fault::point("live.page")?;
         let name = format!("map_files/{address:x}-{:x}", address + PAGE_BYTES);
         let file = OpenOptions::new().read(true).write(true).open(procfs::path(self.pid, &name))?;
         let shared = Shared::map(&file, PAGE_BYTES as usize)?;
+        shared.write(PAGE_MARK_AT, &PAGE_MARK);
         let dead_man = DeadMan::arm(&shared, Header::DEAD_MAN)?;
-        self.page = Some((address, shared, dead_man));
+        self.page = Some(Page { address, link: Some(Link { _dead_man: dead_man, shared }) });
         fault::point("live.armed")
     }
 
+    /// Puts a thread back. A fault point that fails here is reported once the thread is back.
     fn leave(&mut self, task: &Task, mask: u64, unmap: bool) -> io::Result<()> {
-        if let Some((address, ..)) = &self.page
+        let mut passed = Ok(());
+        if let Some(address) = self.page.as_ref().map(|page| page.address)
             && unmap
         {
-            self.unmap(task, *address)?;
+            // A thread that does not come to the end of it is on the stub, and comes back by itself.
+            passed = self.unmap(task, mask, address)?;
             self.page = None;
         }
-        fault::point("live.unmapped")?;
+        passed = passed.and(fault::point("live.unmapped"));
         ptrace::set_signal_mask(task.tid, mask)?;
-        fault::point("live.mask_back")?;
+        passed = passed.and(fault::point("live.mask_back"));
         ptrace::set_registers(task.tid, &task.registers)?;
-        fault::point("live.registers_back")?;
+        passed = passed.and(fault::point("live.registers_back"));
         self.memory.write_all_at(&vec![0u8; remote::code_bytes()], self.stub)?;
-        fault::point("live.wiped")
+        passed.and(fault::point("live.wiped"))
     }
 
-    fn unmap(&self, task: &Task, page: u64) -> io::Result<()> {
+    /// The inner result is that of the fault points on the way.
+    fn unmap(&mut self, task: &Task, mask: u64, page: u64) -> io::Result<io::Result<()>> {
+        if !self.whole {
+            self.memory.write_all_at(&saved(&task.registers, mask).stub(), self.stub)?;
+        }
         let mut registers = task.registers;
         registers.orig_rax = NO_CALL;
         registers.rax = 0;
         registers.rbx = page;
         registers.rip = self.stub + remote::entry_offset(Entry::Tail) as u64;
         ptrace::set_registers(task.tid, &registers)?;
-        fault::point("live.tail")?;
-        to_syscall_stop(task.tid)?;
-        fault::point("live.munmap_entry")?;
-        to_syscall_stop(task.tid)?;
+        // It is so already, but for a thread that an error cut off before.
+        ptrace::set_signal_mask(task.tid, u64::MAX)?;
+        let mut passed = fault::point("live.tail");
+        self.to_syscall_stop(task.tid)?;
+        passed = passed.and(fault::point("live.munmap_entry"));
+        self.to_syscall_stop(task.tid)?;
         let registers = ptrace::registers(task.tid)?;
         if registers.orig_rax == SYS_MUNMAP && registers.rax == 0 {
-            return Ok(());
+            return Ok(passed);
         }
         Err(io::Error::other("the batch page was not unmapped"))
     }
+
+    fn to_syscall_stop(&mut self, tid: i32) -> io::Result<()> {
+        for _ in 0..FOREIGN_STOPS_MAX {
+            ptrace::to_syscall(tid)?;
+            match ptrace::wait(tid)? {
+                Stop::Syscall => return Ok(()),
+                Stop::Exited(_) | Stop::Killed(_) => return Err(io::Error::other(format!("task {tid} ended"))),
+                Stop::Signal(SIGSTOP) => self.stop_came = true,
+                _ => {}
+            }
+        }
+        Err(io::Error::other(format!("task {tid} does not come to its system call")))
+    }
+
+    fn wait_marker(&mut self, tid: i32, marker: i32) -> io::Result<()> {
+        for _ in 0..FOREIGN_STOPS_MAX {
+            match ptrace::wait(tid)? {
+                Stop::Signal(signal) if signal == marker => return Ok(()),
+                Stop::Exited(_) | Stop::Killed(_) => return Err(io::Error::other(format!("task {tid} ended"))),
+                Stop::Signal(SIGSTOP) => self.stop_came = true,
+                _ => {}
+            }
+            ptrace::cont(tid, 0)?;
+        }
+        Err(io::Error::other(format!("task {tid} does not come to its marker")))
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        if let (Some(page), Some((task, mask))) = (self.page.take(), self.last.take())
+            && let Err(error) = self.discard(&task, mask, page.address)
+        {
+            tracing::warn!(pid = self.pid, %error, "a batch page stays in a captured process");
+        }
+        if let (true, Some(pid)) = (self.stop_came, Pid::from_raw(self.pid)) {
+            // It acts when the process is let go; one that is gone needs none.
+            let _ = kill_process(pid, Signal::STOP);
+        }
+    }
+}
+
+/// At the entry of the harmless call: makes it an mmap of the batch page.
+fn aim_at_mmap(tid: i32) -> io::Result<()> {
+    fault::point("live.boot_entry")?;
+    let mut registers = ptrace::registers(tid)?;
+    registers.orig_rax = SYS_MMAP;
+    (registers.rdi, registers.rsi, registers.rdx) = (0, PAGE_BYTES, 3);
+    (registers.r10, registers.r8, registers.r9) = (0x21, u64::MAX, 0);
+    ptrace::set_registers(tid, &registers)?;
+    fault::point("live.boot_mmap")
 }
 
 /// A thread on the stub.
@@ -209,20 +320,23 @@ impl Seat<'_> {
 
     /// Makes the calls and gives their raw results (negative: an error number).
     pub(crate) fn run(&mut self, inside_pid: i32, inside_tid: i32, calls: &[Call]) -> io::Result<Vec<i64>> {
-        let Some((page, shared, _)) = &self.live.page else { return Err(io::Error::other("no batch page")) };
+        let page = self.live.page_address();
+        let shared = self.live.shared().ok_or_else(|| io::Error::other("no batch page"))?;
         assert!(calls.len() <= CALLS_MAX, "a live batch of {} calls", calls.len());
         write_batch(shared, 0, calls, [SYS_TGKILL, inside_pid as u64, inside_tid as u64, self.marker as u64]);
         fault::point("live.batch")?;
         let mut registers = ptrace::registers(self.tid)?;
         registers.orig_rax = NO_CALL;
         registers.rax = 0;
-        registers.rbx = *page;
+        registers.rbx = page;
         registers.rip = self.live.stub + remote::entry_offset(Entry::Loop) as u64;
         ptrace::set_registers(self.tid, &registers)?;
         ptrace::cont(self.tid, 0)?;
-        fault::point("live.running")?;
-        wait_marker(self.tid, self.marker)?;
+        let passed = fault::point("live.running");
+        self.live.wait_marker(self.tid, self.marker)?;
+        passed?;
         fault::point("live.marker")?;
+        let shared = self.live.shared().ok_or_else(|| io::Error::other("no batch page"))?;
         read_results(shared, 0, calls.len())
     }
 }
@@ -254,29 +368,6 @@ pub(crate) fn read_results(shared: &Shared, base: usize, calls: usize) -> io::Re
             shared.get_u64(base + Header::ENTRIES + index * Header::ENTRY_BYTES + Header::RESULT).cast_signed()
         })
         .collect())
-}
-
-fn to_syscall_stop(tid: i32) -> io::Result<()> {
-    for _ in 0..FOREIGN_STOPS_MAX {
-        ptrace::to_syscall(tid)?;
-        match ptrace::wait(tid)? {
-            Stop::Syscall => return Ok(()),
-            Stop::Exited(_) | Stop::Killed(_) => return Err(io::Error::other(format!("task {tid} ended"))),
-            _ => {}
-        }
-    }
-    Err(io::Error::other(format!("task {tid} does not come to its system call")))
-}
-
-fn wait_marker(tid: i32, marker: i32) -> io::Result<()> {
-    for _ in 0..FOREIGN_STOPS_MAX {
-        match ptrace::wait(tid)? {
-            Stop::Signal(signal) if signal == marker => return Ok(()),
-            Stop::Exited(_) | Stop::Killed(_) => return Err(io::Error::other(format!("task {tid} ended"))),
-            _ => ptrace::cont(tid, 0)?,
-        }
-    }
-    Err(io::Error::other(format!("task {tid} does not come to its marker")))
 }
 
 /// The signal that ends a batch: one that the program ignores, so that an orphan does not notice it, and that is not pending,
@@ -321,28 +412,4 @@ fn restarted(registers: &Registers) -> Registers {
         }
     }
     r
-}
-
-/// Whether a thread is on the stub of a keeper that died: it must run on and come back by itself before it can be captured.
-pub(crate) fn on_stub(task: &Task) -> bool {
-    let Ok(Some((start, end))) = procfs::vdso(task.pid) else { return false };
-    if !(start..end).contains(&task.registers.rip) {
-        return false;
-    }
-    let Ok(memory) = File::open(procfs::path(task.pid, "mem")) else { return false };
-    stub_address(task.pid, &memory).is_ok_and(|stub| task.registers.rip >= stub)
-}
-
-/// Wipes stub bytes that a dead keeper left in processes whose threads have all come back.
-pub(crate) fn wipe_leftovers(tasks: &[Task]) -> io::Result<()> {
-    for task in tasks.iter().filter(|task| task.tid == task.pid) {
-        let memory = OpenOptions::new().read(true).write(true).open(procfs::path(task.pid, "mem"))?;
-        let Ok(stub) = stub_address(task.pid, &memory) else { continue };
-        let mut bytes = vec![0u8; remote::code_bytes()];
-        memory.read_exact_at(&mut bytes, stub)?;
-        if bytes.iter().any(|&byte| byte != 0) {
-            memory.write_all_at(&vec![0u8; bytes.len()], stub)?;
-        }
-    }
-    Ok(())
 }

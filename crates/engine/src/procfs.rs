@@ -200,6 +200,11 @@ fn area(line: &str) -> Option<Area> {
     })
 }
 
+/// All mappings of a process without their flags, which cost the kernel a walk over all pages.
+pub(crate) fn maps(pid: i32) -> io::Result<Vec<Area>> {
+    Ok(String::from_utf8_lossy(&fs::read(path(pid, "maps"))?).lines().filter_map(area).collect())
+}
+
 /// The vdso's range, if there is one.
 pub(crate) fn vdso(pid: i32) -> io::Result<Option<(u64, u64)>> {
     let text = String::from_utf8_lossy(&fs::read(path(pid, "maps"))?).into_owned();

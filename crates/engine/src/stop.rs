@@ -10,7 +10,7 @@
 use crate::capture::CallHistory;
 use crate::error::{CaptureError, Refusal};
 use crate::fault;
-use crate::live;
+use crate::leftovers;
 use crate::procfs::{self, Status};
 use branchbox_sys::ptrace::{self, Registers, Stop};
 use std::fs;
@@ -38,7 +38,7 @@ const EINTR: u64 = (-4i64).cast_unsigned();
 const INTERRUPTED_BY_STOP: &[u64] = &[232, 281, 441, 128, 65, 220, 208, 333, 47, 45, 299, 46, 44, 307, 43, 288, 42];
 
 /// A stopped task.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Task {
     /// Host id.
     pub tid: i32,
@@ -56,6 +56,17 @@ pub(crate) struct Stopped {
     freezer: Freezer,
     pub tasks: Vec<Task>,
     seized: Vec<i32>,
+    /// Whether the freezer holds them too.
+    frozen: bool,
+}
+
+/// What tasks are stopped for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// To be captured: all of them.
+    Capture,
+    /// To be put right after a keeper's death: those that it can have left in disorder.
+    Recovery,
 }
 
 /// The freezer of a cgroup of version 2.
@@ -116,7 +127,16 @@ pub(crate) fn processes(cgroup: &Path) -> io::Result<Vec<(i32, String)>> {
 enum Caught {
     All(Stopped),
     Vfork(i32),
-    OnStub(i32),
+    Traced { tid: i32, by: i32 },
+}
+
+/// Who traces a task.
+enum Tracer {
+    Nobody,
+    /// A process of the sandbox.
+    Inside(i32),
+    /// A keeper that is about to end, or a debugger of the host.
+    Outside(i32),
 }
 
 impl Stopped {
@@ -126,55 +146,90 @@ impl Stopped {
     /// [`CaptureError::Stop`] when one does not stop in time, [`CaptureError::Refused`] when one is traced by another.
     /// In either case nothing is left stopped.
     pub(crate) fn stop(cgroup: &Path, history: &mut CallHistory) -> Result<Self, CaptureError> {
+        Self::stop_for(Purpose::Capture, cgroup, history)
+    }
+
+    fn stop_for(purpose: Purpose, cgroup: &Path, history: &mut CallHistory) -> Result<Self, CaptureError> {
         let begin = Instant::now();
-        let mut blocker = (0, "");
+        let mut blocker = None;
         for _ in 0..ATTEMPTS {
-            match Self::attempt(cgroup, history)? {
+            blocker = Some(match Self::attempt(purpose, cgroup, history)? {
                 Caught::All(stopped) => return Ok(stopped),
-                Caught::Vfork(pid) => blocker = (pid, "in vfork"),
-                Caught::OnStub(tid) => blocker = (tid, "coming back from a capture that was cut off"),
-            }
+                blocker => blocker,
+            });
             std::thread::sleep(ATTEMPT_PAUSE);
         }
-        let what = format!("process {} ({}) is {}", inside(blocker.0), procfs::name(blocker.0), blocker.1);
+        let what = match blocker {
+            Some(Caught::Traced { tid, by }) => return Err(traced(tid, by)),
+            Some(Caught::Vfork(pid)) => format!("process {} ({}) is in vfork", inside(pid), procfs::name(pid)),
+            _ => String::new(),
+        };
         Err(CaptureError::Stop { waited_ms: begin.elapsed().as_millis() as u64, what })
     }
 
-    fn attempt(cgroup: &Path, history: &mut CallHistory) -> Result<Caught, CaptureError> {
-        let mut stopped = Self { freezer: Freezer(cgroup.to_owned()), tasks: Vec::new(), seized: Vec::new() };
-        let step = |name: &'static str| fault::point(name).map_err(CaptureError::io(name));
-        step("stop.begin")?;
+    fn attempt(purpose: Purpose, cgroup: &Path, history: &mut CallHistory) -> Result<Caught, CaptureError> {
+        let freezer = Freezer(cgroup.to_owned());
+        let mut stopped = Self { freezer, tasks: Vec::new(), seized: Vec::new(), frozen: false };
+        let step = |capture: &'static str, recovery: &'static str| {
+            let name = if purpose == Purpose::Capture { capture } else { recovery };
+            fault::point(name).map_err(CaptureError::io(name))
+        };
+        step("stop.begin", "recover.begin")?;
         stopped.freezer.freeze()?;
-        step("stop.frozen")?;
-        let tasks = list(cgroup).map_err(CaptureError::io("listing tasks"))?;
-        let mut blocker = None;
-        // Whoever the freezer stopped must be seized before the thaw, or it would see its call fail; so the rest is
-        // seized even when one task makes this attempt fail.
-        for &(tid, pid) in &tasks {
-            if in_vfork(tid) {
-                blocker = blocker.or(Some(Ok(Caught::Vfork(tid))));
-            } else if let Err(refusal) = refuse_traced(tid) {
-                blocker = Some(Err(refusal));
-            } else {
-                stopped.seize(tid, pid)?;
-            }
-        }
-        step("stop.seized")?;
-        for task in &mut stopped.tasks {
-            let failed = format!("repairing task {}", task.tid);
-            repair_interrupted(task).and_then(|()| leave_rseq(task)).map_err(CaptureError::io(failed))?;
-        }
-        step("stop.repaired")?;
+        stopped.frozen = true;
+        step("stop.frozen", "recover.frozen")?;
+        let blocker = stopped.seize_all(purpose, cgroup)?;
+        step("stop.seized", "recover.seized")?;
+        stopped.repair_all()?;
+        step("stop.repaired", "recover.repaired")?;
         history.note(&stopped.tasks);
         if let Some(blocker) = blocker {
             return blocker;
         }
-        if let Some(task) = stopped.tasks.iter().find(|task| live::on_stub(task)) {
-            return Ok(Caught::OnStub(task.tid));
-        }
         stopped.freezer.set(false).map_err(CaptureError::io("thawing the cgroup"))?;
-        step("stop.thawed")?;
+        stopped.frozen = false;
+        step("stop.thawed", "recover.thawed")?;
         Ok(Caught::All(stopped))
+    }
+
+    /// Whoever the freezer stopped must be seized before the thaw, or it would see its call fail; so the rest is seized even
+    /// when one task makes this attempt fail.
+    fn seize_all(&mut self, purpose: Purpose, cgroup: &Path) -> Result<Option<Result<Caught, CaptureError>>, CaptureError> {
+        let tasks = list(cgroup).map_err(CaptureError::io("listing tasks"))?;
+        let mut blocker = None;
+        for &(tid, pid) in &tasks {
+            if in_vfork(tid) {
+                // No keeper can have put it on a stub, and no stop reaches it.
+                if purpose == Purpose::Capture {
+                    blocker = blocker.or(Some(Ok(Caught::Vfork(tid))));
+                }
+                continue;
+            }
+            match tracer(tid, &tasks)? {
+                Tracer::Nobody => match (purpose, self.seize(tid, pid)) {
+                    (_, Ok(())) => {}
+                    (Purpose::Capture, Err(error)) => return Err(error),
+                    (Purpose::Recovery, Err(error)) => {
+                        tracing::warn!(tid, %error, "a task cannot be looked at");
+                    }
+                },
+                Tracer::Outside(by) => blocker = blocker.or(Some(Ok(Caught::Traced { tid, by }))),
+                Tracer::Inside(by) if purpose == Purpose::Capture => blocker = Some(Err(traced(tid, by))),
+                Tracer::Inside(_) => {}
+            }
+        }
+        Ok(blocker)
+    }
+
+    fn repair_all(&mut self) -> Result<(), CaptureError> {
+        for task in &mut self.tasks {
+            let failed = format!("repairing task {}", task.tid);
+            leftovers::bring_back(task)
+                .and_then(|()| repair_interrupted(task))
+                .and_then(|()| leave_rseq(task))
+                .map_err(CaptureError::io(failed))?;
+        }
+        Ok(())
     }
 
     fn seize(&mut self, tid: i32, pid: i32) -> Result<(), CaptureError> {
@@ -197,12 +252,36 @@ impl Stopped {
         self.let_go();
     }
 
+    /// After an error under the freezer, who was not seized or repaired yet is so now: it would see its call fail.
     fn let_go(&mut self) {
+        if self.frozen {
+            let cgroup = self.freezer.0.clone();
+            for (tid, pid) in list(&cgroup).unwrap_or_default() {
+                if !self.seized.contains(&tid) && !in_vfork(tid) {
+                    // One that is traced by another or gone cannot be helped.
+                    let _ = self.seize(tid, pid);
+                }
+            }
+            if let Err(error) = self.repair_all() {
+                tracing::warn!(%error, "a call in the sandbox may see that it was interrupted");
+            }
+        }
         for tid in self.seized.drain(..) {
-            // A task that is gone was killed meanwhile and needs nothing.
-            let _ = ptrace::detach(tid);
+            detach(tid);
         }
         let _ = self.freezer.set(false);
+        self.frozen = false;
+    }
+}
+
+/// Lets a task go, whatever it is at: one that runs is stopped first, and one that was killed meanwhile is taken, or its
+/// parent would never hear of it.
+fn detach(tid: i32) {
+    if ptrace::detach(tid).is_err() {
+        let _ = ptrace::interrupt(tid);
+        if wait_stop(tid).is_ok() {
+            let _ = ptrace::detach(tid);
+        }
     }
 }
 
@@ -232,6 +311,7 @@ fn wait_stop(tid: i32) -> Result<i32, CaptureError> {
                 let waited_ms = begin.elapsed().as_millis() as u64;
                 return Err(CaptureError::Stop { waited_ms, what: format!("task {tid} ended meanwhile") });
             }
+            Some(Stop::Signal(signal)) => ptrace::cont(tid, signal).map_err(CaptureError::io("continuing to the stop"))?,
             Some(_) => ptrace::cont(tid, 0).map_err(CaptureError::io("continuing to the stop"))?,
             None if begin.elapsed() > STOP_MAX => {
                 let waited_ms = begin.elapsed().as_millis() as u64;
@@ -270,19 +350,24 @@ fn clone3_flags(tid: i32, address: u64) -> Option<u64> {
     Some(u64::from_le_bytes(raw))
 }
 
-fn refuse_traced(tid: i32) -> Result<(), CaptureError> {
+fn tracer(tid: i32, tasks: &[(i32, i32)]) -> Result<Tracer, CaptureError> {
     let status = Status::read(tid).map_err(CaptureError::io(format!("reading the status of task {tid}")))?;
-    let tracer = status.number("TracerPid") as i32;
-    if tracer == 0 {
-        return Ok(());
-    }
-    Err(CaptureError::Refused(Box::new(Refusal {
-        pid: status.inside("NSpid"),
+    Ok(match status.number("TracerPid") as i32 {
+        0 => Tracer::Nobody,
+        by if tasks.iter().any(|&(other, pid)| by == other || by == pid) => Tracer::Inside(by),
+        by => Tracer::Outside(by),
+    })
+}
+
+fn traced(tid: i32, tracer: i32) -> CaptureError {
+    CaptureError::Refused(Box::new(Refusal {
+        pid: inside(tid),
         process: procfs::name(tid),
         object: format!("a tracer, process {} ({})", inside(tracer), procfs::name(tracer)),
         why: "a task can have only one tracer".into(),
         hint: "end the debugger or tracer and try again".into(),
-    })))
+        passing: false,
+    }))
 }
 
 /// A call that only our stop interrupted is never seen to fail: with this result the kernel makes the call again, or gives
@@ -332,13 +417,16 @@ pub fn still<T>(cgroup: &Path, history: &mut CallHistory, work: impl FnOnce() ->
     Ok((result, begin.elapsed().as_micros() as u64))
 }
 
-/// Puts right what a keeper that died during a capture left: a frozen cgroup, threads on the stub, stub bytes.
+/// Puts right what a keeper that died during a capture left: a frozen cgroup, threads on the stub, stub bytes, batch pages.
+///
+/// Tasks that a debugger inside traces, or that wait in vfork, are no hindrance: no keeper can have touched them.
 ///
 /// # Errors
 /// As a capture's own stop.
 pub fn recover(cgroup: &Path) -> Result<(), CaptureError> {
-    let stopped = Stopped::stop(cgroup, &mut CallHistory::default())?;
-    live::wipe_leftovers(&stopped.tasks).map_err(CaptureError::io("wiping a dead keeper's stub"))?;
+    let stopped = Stopped::stop_for(Purpose::Recovery, cgroup, &mut CallHistory::default())?;
+    leftovers::clear(&stopped.tasks).map_err(CaptureError::io("clearing what a dead keeper left"))?;
+    fault::point("recover.cleared").map_err(CaptureError::io("recover.cleared"))?;
     stopped.release();
     Ok(())
 }

@@ -3,7 +3,7 @@
 //! Whatever fails, the guest is resumed and the image directory of a capture that did not come about is removed. A layer
 //! may have been taken by then; it has the name the node chose, and the node removes it.
 
-use crate::failure::{Failure, chain};
+use crate::failure::{Failure, chain, point};
 use crate::guest::{Guest, Held};
 use crate::listen;
 use crate::machine;
@@ -30,8 +30,12 @@ pub fn capture(
         tracing::warn!("{}", chain(&error));
     }
     let held = hold(config, live)?;
-    let taken = take(config, live, held, image, layer);
-    resume(config, live)?;
+    let taken = point("keeper.held").and_then(|()| take(config, live, held, image, layer));
+    let resumed = resume(config, live).and_then(|()| point("keeper.resumed"));
+    if let (Ok(_), Err(_), Some(image)) = (&taken, &resumed, image) {
+        discard(image);
+    }
+    resumed?;
     let mut report = taken?;
     report.total_us = micros(begun);
     tracing::info!(pause_us = report.pause_us, total_us = report.total_us, processes = report.processes, "captured");
@@ -93,7 +97,11 @@ fn take_machine(
 ) -> Result<CaptureReport, Failure> {
     make_image(image)?;
     let work = live.cgroup.work_path();
-    match machine::capture(config, live.jail.pid, &work, held, &mut live.history, image, layer) {
+    let captured = point("keeper.image").and_then(|()| {
+        let history = &mut live.history;
+        machine::capture(config, live.jail.pid, &work, held, history, image, layer).map_err(Failure::from)
+    });
+    match captured {
         Ok(captured) => Ok(CaptureReport {
             pause_us: captured.pause_us,
             total_us: 0,
@@ -103,12 +111,16 @@ fn take_machine(
             threads: captured.threads,
             notes: machine::notes(captured.notes),
         }),
-        Err(error) => {
-            if let Err(error) = std::fs::remove_dir_all(image) {
-                tracing::warn!("cannot remove {}: {error}", image.display());
-            }
-            Err(error.into())
+        Err(failure) => {
+            discard(image);
+            Err(failure)
         }
+    }
+}
+
+fn discard(image: &Path) {
+    if let Err(error) = std::fs::remove_dir_all(image) {
+        tracing::warn!("cannot remove {}: {error}", image.display());
     }
 }
 

@@ -47,6 +47,16 @@ pub fn forget(config: &KeeperConfig) {
     listen::remove(&listen::keeper_path(config));
 }
 
+/// After a start that failed. A sandbox that only could not be adopted runs on, and keeps the names by which the next keeper
+/// finds it: without them that one would start it anew.
+pub fn forget_unless_alive(config: &KeeperConfig) {
+    if RunRecord::read(&config.sandbox_dir).is_some_and(|record| record.is_alive()) {
+        listen::remove(&listen::keeper_path(config));
+    } else {
+        forget(config);
+    }
+}
+
 /// Removes the directory of an ephemeral node. Its keepers may all be doing so at once.
 pub fn remove_directory(directory: &Path) {
     let mut last = None;

@@ -55,6 +55,11 @@ impl<E: Coded> From<E> for Failure {
     }
 }
 
+/// A fault point of a test; nothing in a product build.
+pub fn point(name: &'static str) -> Result<(), Failure> {
+    branchbox_engine::fault::point(name).map_err(|e| Failure::io(format_args!("pass {name}"), e))
+}
+
 /// An error and its causes, in one line.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

@@ -58,7 +58,7 @@ fn run(path: &std::path::Path, begun: Instant) -> Result<(), Failure> {
         Ok(live) => serve::serve(&config, live, &listener, &signals),
         Err(failure) => {
             serve::report_failure(&listener, &failure);
-            end::forget(&config);
+            end::forget_unless_alive(&config);
             Err(failure)
         }
     };

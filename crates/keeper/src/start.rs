@@ -1,6 +1,6 @@
 //! Bringing a sandbox to where it runs: booted, restored, or adopted from a keeper that died.
 
-use crate::failure::Failure;
+use crate::failure::{Failure, point};
 use crate::guest::Guest;
 use crate::listen;
 use crate::machine;
@@ -20,6 +20,8 @@ use std::time::Instant;
 
 /// Below the sandbox's directory: the place over which the room's root is put together.
 const STAGING: &str = "root";
+/// Nice value of the guest (setpriority(2)); commands run at 0.
+const GUEST_NICE: i32 = -15;
 /// Random bytes of a generation; written as hexadecimal.
 const GENERATION_BYTES: usize = 16;
 
@@ -41,7 +43,7 @@ pub struct Live {
 /// Starts, restores or adopts the sandbox.
 ///
 /// # Errors
-/// [`Failure`]; no process of the sandbox is left then.
+/// [`Failure`]; no process of the sandbox is left then, but of one that could not be adopted.
 pub fn start(config: &KeeperConfig, begun: Instant) -> Result<Live, Failure> {
     let layout = Layout::detect()?;
     match RunRecord::read(&config.sandbox_dir).filter(RunRecord::is_alive) {
@@ -57,7 +59,10 @@ fn adopt(config: &KeeperConfig, layout: &Layout, record: &RunRecord, begun: Inst
     let cgroup = SandboxCgroup::open(layout, &config.id);
     // Whatever a dead keeper froze beyond the commands; those only after the engine has put them right.
     cgroup.thaw(Part::All)?;
-    machine::recover(&cgroup.work_path())?;
+    if let Err(failure) = machine::recover(&cgroup.work_path()) {
+        // What runs is worth more than what is left over in it; the next capture stops everything and sees for itself.
+        tracing::error!("what the last keeper left in the processes is still there: {failure}");
+    }
     let guest = Guest::connect(&listen::guest_path(config))?;
     RunRecord::of(record.guest_pid)?.write(&config.sandbox_dir)?;
     let running = running(&jail, Vec::new(), begun)?;
@@ -71,6 +76,7 @@ fn fresh(config: &KeeperConfig, layout: &Layout, begun: Instant) -> Result<Live,
     let listener = listen::bind(&listen::guest_path(config))?;
     let mounts =
         branchbox_layers::assemble(&config.root, config.ids).map_err(|e| Failure::of(Code::StartFailed, &e))?;
+    point("start.assembled")?;
     let cgroup = SandboxCgroup::create(layout, &config.id, config.ids, &config.limits)?;
     if !cgroup.missing().is_empty() {
         tracing::warn!("limits not in force, because this host has no controller for them: {:?}", cgroup.missing());
@@ -85,7 +91,8 @@ fn fresh(config: &KeeperConfig, layout: &Layout, begun: Instant) -> Result<Live,
         guest_exe: own_executable()?,
         listener,
     };
-    let inside = spawn(spec).map_err(Failure::from).and_then(|jail| match inhabit(config, &jail, &cgroup, begun) {
+    let room = point("start.cgroup").and_then(|()| spawn(spec).map_err(Failure::from));
+    let inside = room.and_then(|jail| match inhabit(config, &jail, &cgroup, begun) {
         Ok((guest, running)) => Ok((jail, guest, running)),
         Err(failure) => {
             jail.kill_and_reap();
@@ -110,7 +117,9 @@ fn inhabit(
     cgroup: &SandboxCgroup,
     begun: Instant,
 ) -> Result<(Guest, Running), Failure> {
+    point("start.room")?;
     let mut guest = Guest::connect(&listen::guest_path(config))?;
+    point("start.guest")?;
     let work = cgroup.work_path();
     let mut restored = match &config.start {
         Start::Boot => None,
@@ -118,21 +127,35 @@ fn inhabit(
     };
     let mut notes = Vec::new();
     if let Some(restored) = &mut restored {
+        point("start.restored")?;
         guest.import(&restored.guest_state, std::mem::take(&mut restored.fds))?;
         notes = machine::notes(std::mem::take(&mut restored.notes));
     }
+    point("start.import")?;
     guest.seal(GuestConfig { env: config.env.clone(), generation: generation()? })?;
-    // From here on the sandbox can be adopted: its guest serves, and saved processes only wait to be released.
-    RunRecord::of(jail.pid)?.write(&config.sandbox_dir)?;
+    point("start.sealed")?;
     let running = running(jail, notes, begun)?;
     if let Some(restored) = restored {
         restored.release().map_err(Failure::from)?;
     }
+    point("start.released")?;
+    // Only from here on the sandbox can be adopted: until they are released, saved processes die with this keeper.
+    RunRecord::of(jail.pid)?.write(&config.sandbox_dir)?;
+    point("start.recorded")?;
     tracing::info!(guest = jail.pid, start_us = running.start_us, "running");
     Ok((guest, running))
 }
 
+/// The guest answers the node even while its commands want every processor of the sandbox.
+fn prefer(jail: &Jail) {
+    let Some(pid) = rustix::process::Pid::from_raw(jail.pid) else { return };
+    if let Err(errno) = rustix::process::setpriority_process(Some(pid), GUEST_NICE) {
+        tracing::warn!("the guest runs at the priority of its commands: {errno}");
+    }
+}
+
 fn running(jail: &Jail, notes: Vec<Note>, begun: Instant) -> Result<Running, Failure> {
+    prefer(jail);
     let closed = branchbox_jail::closed::is_enforced(jail.pid).map_err(|e| Failure::of(Code::StartFailed, &e))?;
     let start_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
     Ok(Running { version: PROTOCOL_VERSION, guest_pid: jail.pid, start_us, notes, enforced: Enforced { closed } })

@@ -125,6 +125,15 @@ impl BlobWriter {
         Ok(Self { file, path, buffer: Vec::with_capacity(WRITE_BYTES), written: 0 })
     }
 
+    /// Removes what an attempt that was given up left, so that another can begin.
+    ///
+    /// # Errors
+    /// [`MachineFileError::Io`].
+    pub fn discard(directory: &Path) -> Result<(), MachineFileError> {
+        let path = directory.join(PAGES);
+        std::fs::remove_file(&path).map_err(io_at(&path))
+    }
+
     /// Bytes so far.
     #[must_use]
     pub fn bytes(&self) -> u64 {

@@ -199,8 +199,36 @@ pub struct Saved {
 }
 
 const SAVED_WORDS: usize = 18;
+/// Carry, parity, adjust, zero and sign: what `sahf` sets.
+const LOW_FLAGS: u8 = 0xd5;
 
 impl Saved {
+    /// Reads the data of a stub back; nothing if the bytes are no stub.
+    #[must_use]
+    pub fn of_stub(bytes: &[u8]) -> Option<Self> {
+        let at = offset_of(&raw const bbx_stub_data);
+        if bytes.len() != code_bytes() || bytes[..at] != code()[..at] {
+            return None;
+        }
+        let word = |index: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + index * 8 + i]));
+        Some(Self {
+            mask: word(0),
+            page_bytes: word(1),
+            rip: word(2),
+            registers: std::array::from_fn(|index| word(index + 3)),
+            overflow: bytes[at + SAVED_WORDS * 8] == 1,
+            flags: bytes[at + SAVED_WORDS * 8 + 1],
+        })
+    }
+
+    /// The flags register of a thread on the stub, with the program's own arithmetic flags.
+    #[must_use]
+    pub fn flags_in(&self, flags: u64) -> u64 {
+        const OVERFLOW: u64 = 1 << 11;
+        let low = u64::from(LOW_FLAGS);
+        flags & !(low | OVERFLOW) | u64::from(self.flags) & low | if self.overflow { OVERFLOW } else { 0 }
+    }
+
     /// The code with this data, ready to be written.
     #[must_use]
     pub fn stub(&self) -> Vec<u8> {
@@ -236,5 +264,8 @@ mod tests {
         assert_eq!(stub[..at], code()[..at]);
         assert_eq!(stub[at..at + 8], 7u64.to_le_bytes());
         assert_eq!(stub[at + 24..at + 32], 100u64.to_le_bytes());
+        assert_eq!(Saved::of_stub(&stub), Some(saved));
+        assert_eq!(Saved::of_stub(&vec![0; stub.len()]), None);
+        assert_eq!(saved.flags_in(0x246), 0x246 & !0x8d5 | 0x8d5);
     }
 }

@@ -68,7 +68,7 @@ pub(crate) fn process(context: &Context<'_>, member: &Member) -> Result<Process,
             Some(number) => thread.registers[ORIG_RAX] = number,
             None if calls::waits(&task.registers) => {
                 let why = "which call it waits in cannot be told, since something else stopped it meanwhile";
-                return Err(refuse(member, "a thread that waits with a time limit", why, "try again"));
+                return Err(refuse(member, "a thread that waits with a time limit", why, "try again").passing());
             }
             None => {}
         }

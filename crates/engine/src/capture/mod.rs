@@ -26,8 +26,13 @@ pub use calls::CallHistory;
 use objects::Registry;
 use rustix::fd::OwnedFd;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 pub(crate) use tree::Member;
+
+/// How long a capture waits for what goes away by itself: a connection to be accepted, a datagram to be read.
+const PASSING_MAX: Duration = Duration::from_millis(1000);
+/// Between attempts; the source runs on meanwhile.
+const PASSING_PAUSE: Duration = Duration::from_millis(10);
 
 /// What to capture, and where to.
 #[derive(Debug)]
@@ -92,6 +97,7 @@ pub(crate) fn refuse(member: &Member, object: impl Into<String>, why: impl Into<
         object: object.into(),
         why: why.into(),
         hint: hint.into(),
+        passing: false,
     }))
 }
 
@@ -100,6 +106,23 @@ pub(crate) fn refuse(member: &Member, object: impl Into<String>, why: impl Into<
 /// # Errors
 /// [`CaptureError`]; the source runs on as before in every case.
 pub fn capture(
+    request: &CaptureRequest<'_>,
+    history: &mut CallHistory,
+    layer: &mut dyn FnMut() -> Result<(), String>,
+) -> Result<Captured, CaptureError> {
+    let begin = Instant::now();
+    loop {
+        match attempt(request, history, layer) {
+            Err(CaptureError::Refused(refusal)) if refusal.passing && begin.elapsed() < PASSING_MAX => {
+                BlobWriter::discard(request.image).map_err(CaptureError::Image)?;
+                std::thread::sleep(PASSING_PAUSE);
+            }
+            result => return result,
+        }
+    }
+}
+
+fn attempt(
     request: &CaptureRequest<'_>,
     history: &mut CallHistory,
     layer: &mut dyn FnMut() -> Result<(), String>,

@@ -195,19 +195,19 @@ fn describe_unix(
     unix.state = match diag.state {
         10 if diag.waiting > 0 => {
             return Err(
-                handle.refuse("connections wait to be accepted on it", "let the program accept them and try again")
+                handle.refuse("connections wait to be accepted on it", "let the program accept them and try again").passing()
             );
         }
         10 => UnixState::Listening(diag.backlog as i32),
         _ if diag.peer != 0 => match by_inode.get(&diag.peer) {
             Some(&peer) => UnixState::Connected(peer),
-            None => return Err(handle.refuse("it is connected to a socket that no captured process holds", CLOSE_HINT)),
+            None => return Err(handle.refuse("it is connected to a socket that no captured process holds", CLOSE_HINT).passing()),
         },
         1 => UnixState::PeerGone,
         _ => UnixState::Plain,
     };
-    if matches!(unix.state, UnixState::Connected(_)) && unix.kind != UnixKind::Datagram {
-        unix.peer_credentials = peer_credentials(context, socket);
+    if !matches!(unix.state, UnixState::Plain) && unix.kind != UnixKind::Datagram {
+        unix.peer_credentials = peer_credentials(context, entry, socket);
     }
     if !matches!(unix.state, UnixState::Listening(_)) {
         unix.inbox = inbox(context, entry, socket, unix.kind)?;
@@ -216,7 +216,7 @@ fn describe_unix(
     if unix.kind == UnixKind::Datagram && alone && !unix.inbox.is_empty() {
         return Err(entry
             .handle()
-            .refuse("datagrams wait to be read from it", "let the program read them and try again"));
+            .refuse("datagrams wait to be read from it", "let the program read them and try again").passing());
     }
     Ok(())
 }
@@ -231,14 +231,23 @@ fn bound_file(context: &Context<'_>, local: &[u8]) -> Option<(u32, u32, u32)> {
     Some((facts.st_mode & 0o7777, context.id(facts.st_uid), context.id(facts.st_gid)))
 }
 
-fn peer_credentials(context: &Context<'_>, socket: &OwnedFd) -> Option<(i32, u32, u32)> {
+/// Who made, connected or listened, as the kernel remembers it; the guest itself is 1.
+fn peer_credentials(context: &mut Context<'_>, entry: &Entry, socket: &OwnedFd) -> Option<(i32, u32, u32)> {
     let raw = sock::option(socket, SOL_SOCKET, SO_PEERCRED, 12).ok()?;
-    let word =
-        |at: usize| raw.get(at..at + 4).map_or(0, |four| u32::from_le_bytes([four[0], four[1], four[2], four[3]]));
+    let word = |at: usize| raw.get(at..at + 4).map_or(0, |four| u32::from_le_bytes([four[0], four[1], four[2], four[3]]));
     let host_pid = word(0).cast_signed();
-    let pid =
-        context.members.iter().find(|member: &&Member| member.host_pid == host_pid).map_or(0, |member| member.pid);
-    Some((pid, context.id(word(4)), context.id(word(8))))
+    if host_pid == context.request.guest_pid {
+        return None;
+    }
+    let known = context.members.iter().find(|member: &&Member| member.host_pid == host_pid).map(|member| member.pid);
+    if known.is_none() {
+        context.notes.push(branchbox_snapshot::Note {
+            kind: "peer_credentials".into(),
+            pid: Some(entry.member.pid),
+            detail: format!("descriptor {}: the process at its other end is gone; its pid reads as another", entry.fd),
+        });
+    }
+    Some((known.unwrap_or(0), context.id(word(4)), context.id(word(8))))
 }
 
 fn inbox(
@@ -253,7 +262,7 @@ fn inbox(
     let mut messages = Vec::new();
     let mut take = |data: Vec<u8>, beside: bool| -> Result<(), CaptureError> {
         if beside && !with_credentials {
-            return Err(handle.refuse("descriptors are in flight on it", "let its reader read and try again"));
+            return Err(handle.refuse("descriptors are in flight on it", "let its reader read and try again").passing());
         }
         messages.push(UnixMessage { data: context.writer.append(&data).map_err(CaptureError::Image)? });
         Ok(())
@@ -262,7 +271,7 @@ fn inbox(
         if waiting > 0 {
             let (data, beside) = sock::peek(socket, waiting).map_err(handle.io())?;
             if data.len() != waiting {
-                return Err(handle.refuse("descriptors are in flight on it", "let its reader read and try again"));
+                return Err(handle.refuse("descriptors are in flight on it", "let its reader read and try again").passing());
             }
             take(data, beside)?;
         }
@@ -307,7 +316,7 @@ fn describe_tcp(
     match state {
         10 if word(24) > 0 => {
             return Err(
-                handle.refuse("connections wait to be accepted on it", "let the program accept them and try again")
+                handle.refuse("connections wait to be accepted on it", "let the program accept them and try again").passing()
             );
         }
         10 => tcp.state = TcpState::Listening(word(28) as i32),
@@ -317,12 +326,12 @@ fn describe_tcp(
             tcp.sent_fin = matches!(state, 4 | 5 | 9 | 11);
             tcp.got_fin = matches!(state, 8 | 9 | 11);
         }
-        _ => return Err(handle.refuse("it is in the middle of connecting", "try again")),
+        _ => return Err(handle.refuse("it is in the middle of connecting", "try again").passing()),
     }
     if matches!(tcp.state, TcpState::PeerGone) {
         if sock::queue_bytes(socket, SIOCOUTQNSD).map_err(handle.io())? > 0 {
             return Err(handle
-                .refuse("it holds bytes that its receiver has no room for", "let the receiver read and try again"));
+                .refuse("it holds bytes that its receiver has no room for", "let the receiver read and try again").passing());
         }
         let waiting = sock::queue_bytes(socket, FIONREAD).map_err(handle.io())?;
         if waiting > 0 {
@@ -339,7 +348,7 @@ fn describe_tcp(
 fn describe_udp(entry: &Entry, socket: &OwnedFd, udp: &mut UdpSocket) -> Result<(), CaptureError> {
     let handle = entry.handle();
     if sock::peek(socket, 1).is_ok() {
-        return Err(handle.refuse("datagrams wait to be read from it", "let the program read them and try again"));
+        return Err(handle.refuse("datagrams wait to be read from it", "let the program read them and try again").passing());
     }
     let local = sock::local_address(socket).map_err(handle.io())?;
     udp.local = (port(&local) != 0).then_some(local);
@@ -391,7 +400,7 @@ fn connect_tcp(registry: &mut Registry, sockets: &[(ObjectId, Entry)]) -> Result
         match ends.get(&(normal(peer), normal(&tcp.local))) {
             Some(&other) => tcp.state = TcpState::Connected(other),
             None if tcp.got_fin => {}
-            None => return Err(entry.handle().refuse("its other end is held by no captured process", "try again")),
+            None => return Err(entry.handle().refuse("its other end is held by no captured process", "try again").passing()),
         }
     }
     Ok(())

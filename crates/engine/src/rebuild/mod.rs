@@ -9,6 +9,7 @@
 //! The keeper sends a [`Step`] at a time; the guest keeps nothing between steps but its descriptors and the mapped region.
 
 mod files;
+mod maker;
 mod sockets;
 
 use branchbox_snapshot::{Ghost, Object, ObjectKind, Pipe, SharedMemory};

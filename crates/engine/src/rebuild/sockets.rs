@@ -1,6 +1,6 @@
 //! Sockets: listeners first, then every connection by really connecting, then what was unread.
 
-use super::Maker;
+use super::{Maker, maker};
 use branchbox_snapshot::{
     Blob, ObjectKind, SocketOption, TcpSocket, TcpState, UdpSocket, UnixKind, UnixSocket, UnixState,
 };
@@ -180,15 +180,18 @@ impl Maker<'_> {
             return self.datagram(index, unix, other, peer);
         }
         let (near, far) = match (unix.accepted_from, peer.and_then(|peer| peer.accepted_from)) {
-            (None, None) => sock::pair(kind(unix.kind)).map_err(text("making a socket pair"))?,
+            (None, None) => maker::pair(unix.peer_credentials, kind(unix.kind)).map_err(text("making a socket pair"))?,
             (Some(listener), _) => {
+                // The accepted side sees who connected.
                 let client = peer.map(|peer| peer.local.as_slice());
-                let (far, near) = self.connect_unix(unix, client, &unix.local, listener.0 as usize)?;
+                let (far, near) =
+                    self.connect_unix(unix, client, &unix.local, listener.0 as usize, unix.peer_credentials)?;
                 (near, far)
             }
             (None, Some(listener)) => {
                 let address = peer.map(|peer| peer.local.clone()).unwrap_or_default();
-                self.connect_unix(unix, Some(&unix.local), &address, listener.0 as usize)?
+                let by = peer.and_then(|peer| peer.peer_credentials);
+                self.connect_unix(unix, Some(&unix.local), &address, listener.0 as usize, by)?
             }
         };
         self.deliver_messages(&far, unix)?;
@@ -206,6 +209,7 @@ impl Maker<'_> {
         client: Option<&[u8]>,
         address: &[u8],
         listener: usize,
+        by: Option<maker::Maker>,
     ) -> Result<(OwnedFd, OwnedFd), String> {
         let failed = text("making a unix connection");
         let listener = self.made[listener].as_ref().ok_or("a listener that was not made")?;
@@ -213,7 +217,7 @@ impl Maker<'_> {
         if let Some(name) = client.filter(|name| name.len() > 2) {
             sock::bind(&near, name).map_err(&failed)?;
         }
-        sock::connect(&near, address).map_err(&failed)?;
+        maker::act(by, || sock::connect(&near, address)).map_err(&failed)?;
         let far = sock::accept(listener).map_err(&failed)?;
         Ok((near, far))
     }
@@ -340,7 +344,7 @@ fn unix_alone(unix: &UnixSocket) -> Result<OwnedFd, String> {
         }
     }
     if let UnixState::Listening(backlog) = unix.state {
-        sock::listen(&fd, backlog).map_err(&failed)?;
+        maker::act(unix.peer_credentials, || sock::listen(&fd, backlog)).map_err(&failed)?;
     }
     Ok(fd)
 }

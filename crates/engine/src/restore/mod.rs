@@ -91,18 +91,44 @@ impl Restored {
     ///
     /// # Errors
     /// [`RestoreError::Io`] when one is gone; the sandbox is not the captured machine then.
-    pub fn release(self) -> Result<(), RestoreError> {
-        fault::point("restore.release").map_err(RestoreError::io("restore.release"))?;
-        for pid in self.stopped {
+    pub fn release(mut self) -> Result<(), RestoreError> {
+        point("restore.release")?;
+        for pid in std::mem::take(&mut self.stopped) {
             let pid = rustix::process::Pid::from_raw(pid).expect("a host pid is positive");
             rustix::process::kill_process(pid, rustix::process::Signal::STOP)
                 .map_err(|errno| RestoreError::io("stopping a process that was stopped")(errno.into()))?;
         }
-        for tid in self.tasks {
-            ptrace::detach(tid).map_err(RestoreError::io(format!("letting task {tid} go")))?;
-        }
-        Ok(())
+        let mut failure = None;
+        self.tasks.retain(|&tid| match ptrace::detach(tid) {
+            Ok(()) => false,
+            Err(error) => {
+                failure.get_or_insert(RestoreError::io(format!("letting task {tid} go"))(error));
+                true
+            }
+        });
+        failure.map_or(Ok(()), Err)
     }
+}
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        end_traced(&self.tasks);
+    }
+}
+
+/// Ends traced tasks and takes their last reports: a pid namespace does not go away while a tracer has not. A process's first
+/// thread reports after all others, which were made after it.
+fn end_traced(tasks: &[i32]) {
+    for pid in tasks.iter().filter_map(|&tid| rustix::process::Pid::from_raw(tid)) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+    for &tid in tasks.iter().rev() {
+        while ptrace::wait(tid).is_ok_and(|stop| !matches!(stop, Stop::Exited(_) | Stop::Killed(_))) {}
+    }
+}
+
+fn point(name: &'static str) -> Result<(), RestoreError> {
+    fault::point(name).map_err(RestoreError::io(name))
 }
 
 /// Makes the machine of a capture again.
@@ -114,11 +140,13 @@ pub fn restore(request: &RestoreRequest<'_>, guest: &mut dyn GuestLink) -> Resul
     let pages = BlobReader::open(request.image).map_err(RestoreError::Image)?;
     check_host(request, &machine)?;
     let limit = raise_descriptor_limit(request.guest_pid).map_err(RestoreError::io("raising the guest's limit"))?;
+    point("restore.limit")?;
     let mut restore = Restore::begin(request, &machine, pages)?;
+    point("restore.region")?;
     let restored = match restore.run(guest) {
         Ok(restored) => restored,
         Err(error) => {
-            restore.abandon();
+            end_traced(&restore.seized);
             return Err(error);
         }
     };
@@ -161,7 +189,7 @@ struct Restore<'a> {
     slots: usize,
     fds: Vec<i32>,
     leaders: HashMap<i32, Remote>,
-    /// Every task that was seized, for [`Restore::abandon`].
+    /// Every task that was seized and not ended since, makers before those they made.
     seized: Vec<i32>,
     tasks: Vec<i32>,
     stopped: Vec<i32>,
@@ -204,26 +232,14 @@ impl<'a> Restore<'a> {
     fn run(&mut self, guest: &mut dyn GuestLink) -> Result<Restored, RestoreError> {
         let machine = self.machine;
         self.objects(guest)?;
-        fault::point("restore.objects").map_err(RestoreError::io("restore.objects"))?;
+        point("restore.objects")?;
         self.tree(guest)?;
-        fault::point("restore.tree").map_err(RestoreError::io("restore.tree"))?;
+        point("restore.tree")?;
         for process in &machine.processes {
             self.process(process)?;
         }
-        fault::point("restore.processes").map_err(RestoreError::io("restore.processes"))?;
+        point("restore.processes")?;
         self.finish(guest)
-    }
-
-    /// Ends the tasks made so far and takes their last reports: a pid namespace does not go away while a tracer has not.
-    fn abandon(&mut self) {
-        for remote in self.leaders.values() {
-            if let Some(pid) = rustix::process::Pid::from_raw(remote.host_tid) {
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-            }
-        }
-        for &tid in &self.seized {
-            while ptrace::wait(tid).is_ok_and(|stop| !matches!(stop, Stop::Exited(_) | Stop::Killed(_))) {}
-        }
     }
 
     fn step(guest: &mut dyn GuestLink, step: &Step, fds: &[BorrowedFd<'_>]) -> Result<Vec<u8>, RestoreError> {
@@ -293,6 +309,7 @@ impl<'a> Restore<'a> {
         let park = self.region.address + code::entry_offset(Entry::Park) as u64;
         if !first.is_empty() {
             Self::step(guest, &Step::Spawn { pids: first, park }, &[])?;
+            point("restore.spawned")?;
             self.adopt_children()?;
         }
         for op in ops {
@@ -413,10 +430,13 @@ impl<'a> Restore<'a> {
         }
         loop {
             match ptrace::wait(remote.host_tid)? {
-                Stop::Exited(_) | Stop::Killed(_) => return Ok(()),
+                Stop::Exited(_) | Stop::Killed(_) => break,
                 _ => ptrace::cont(remote.host_tid, signal)?,
             }
         }
+        // Its number may be another's from now on.
+        self.seized.retain(|&tid| tid != remote.host_tid);
+        Ok(())
     }
 
     fn process(&mut self, process: &Process) -> Result<(), RestoreError> {
@@ -435,20 +455,24 @@ impl<'a> Restore<'a> {
         };
         let syscall_at =
             memory::build(&mut self.batch(leader), &process.memory, &source).map_err(failed("making its memory"))?;
+        point("restore.memory")?;
         process::descriptors(&mut self.batch(leader), process, &self.machine.objects, &self.fds)
             .map_err(failed("placing its descriptors"))?;
+        point("restore.descriptors")?;
         let mut remotes = vec![leader];
         for thread in &process.threads[1..] {
             let made = self.clone_task(leader, CLONE_THREAD_SET, 0, thread.tid).map_err(failed("making a thread"))?;
             let slot = self.slot();
             remotes.push(Remote { host_tid: made.0, pid, tid: thread.tid, slot });
         }
+        point("restore.threads")?;
         process::attributes(&mut self.batch(leader), process).map_err(failed("its attributes"))?;
         for (index, (thread, remote)) in process.threads.iter().zip(&remotes).enumerate() {
             process::thread(&mut self.batch(*remote), process, thread).map_err(failed("a thread's attributes"))?;
             process::pending(&mut self.batch(*remote), process, thread, index == 0)
                 .map_err(failed("pending signals"))?;
         }
+        point("restore.attributes")?;
         let lowered = process::from_outside(process, &remotes).map_err(failed("its limits and scheduling"))?;
         self.notes.extend(lowered.into_iter().map(|detail| Note {
             kind: "limit_lowered".into(),
@@ -457,6 +481,7 @@ impl<'a> Restore<'a> {
         }));
         remote::unmap_region(leader, syscall_at, self.region.address, self.region.bytes)
             .map_err(failed("leaving the region"))?;
+        point("restore.unmapped")?;
         for (thread, remote) in process.threads.iter().zip(&remotes) {
             process::registers(*remote, thread).map_err(failed("a thread's registers"))?;
             self.tasks.push(remote.host_tid);
@@ -464,7 +489,7 @@ impl<'a> Restore<'a> {
         if let Life::Stopped(_) = process.life {
             self.stopped.push(leader.host_tid);
         }
-        Ok(())
+        point("restore.process")
     }
 
     fn finish(&mut self, guest: &mut dyn GuestLink) -> Result<Restored, RestoreError> {
@@ -477,6 +502,7 @@ impl<'a> Restore<'a> {
         let close = self.fds.iter().copied().filter(|fd| *fd >= 0 && !fds.iter().any(|(_, kept)| kept == fd)).collect();
         let finish = Step::Finish { last_pid: self.machine.last_pid, close, region: self.region };
         Self::step(guest, &finish, &[])?;
+        point("restore.finished")?;
         Ok(Restored {
             guest_state: self.machine.guest_state.clone(),
             fds,

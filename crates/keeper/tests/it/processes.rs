@@ -1,7 +1,7 @@
 //! Machines with processes in them: captured, restored beside their source, and looked at from inside.
 
 use crate::state::{Guest, State, ended};
-use branchbox_protocol::guest::{self, ExecState, Stdin};
+use branchbox_protocol::guest::ExecState;
 use branchbox_protocol::keeper::{Call, CaptureReport, Reply};
 
 type Test = (&'static str, fn(&State));
@@ -10,6 +10,7 @@ pub const TESTS: &[Test] = &[
     ("a_shell_with_a_sleeping_child_goes_on_in_a_copy", shell),
     ("a_python_program_counts_on_in_source_and_copy", python),
     ("threads_locks_and_sockets_go_on_in_a_copy", zoo),
+    ("unix_sockets_keep_bytes_names_and_peer_credentials", unix),
 ];
 
 const RUNTIME: (u32, u32) = (1000, 1000);
@@ -140,5 +141,42 @@ fn zoo(state: &State) {
             assert_eq!(guest.run(&moving(file), RUNTIME), "moves", "{file}, copy: {copy}");
         }
     });
-    let _ = (guest::CHUNK_BYTES_MAX, Stdin::Null);
+}
+
+/// Answers `ask` on a named pipe with everything it can see of its sockets.
+const UNIX: &str = r#"exec python3 -u -c '
+import os, socket, struct
+cred = lambda s: struct.unpack("3i", s.getsockopt(1, 17, 12))
+a, b = socket.socketpair(); a.send(b"one"); a.send(b"two")
+d, e = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM); d.send(b"m1"); d.send(b"m2")
+srv = socket.socket(socket.AF_UNIX); srv.bind("/workspace/srv"); srv.listen(3); os.chmod("/workspace/srv", 0o640)
+pid = os.fork()
+if pid == 0:
+    c = socket.socket(socket.AF_UNIX); c.connect("/workspace/srv"); c.send(b"from child")
+    os.mkfifo("/workspace/q2")
+    while True:
+        with open("/workspace/q2") as f: f.read()
+        with open("/workspace/r2", "w") as f: print(cred(c)[0] == os.getppid(), c.getpeername(), file=f)
+conn, _ = srv.accept()
+os.mkfifo("/workspace/q"); os.mkfifo("/workspace/r"); 
+while not os.path.exists("/workspace/q2"): pass
+os.mkfifo("/workspace/r2")
+h = socket.socket(); g1, g2 = socket.socketpair(); g1.shutdown(socket.SHUT_WR)
+open("/workspace/unix-up", "w")
+while True:
+    with open("/workspace/q") as f: f.read()
+    me = os.getpid()
+    with open("/workspace/r", "w") as f:
+        print(b.recv(99, socket.MSG_PEEK), e.recv(99, socket.MSG_PEEK), conn.recv(99, socket.MSG_PEEK), cred(a)[0] == me, cred(a)[1:],
+              cred(conn)[0] == pid, conn.getsockname(), oct(os.stat("/workspace/srv").st_mode), g2.recv(9), file=f)
+'"#;
+
+fn unix(state: &State) {
+    let expected = "b'onetwo' b'm1' b'from child' True (1000, 1000) True /workspace/srv 0o140640 b''";
+    in_both(state, &[UNIX], "test -e unix-up", |guest, copy| {
+        let asked = guest.run("timeout 5 bash -c 'echo > q; cat r'; timeout 5 bash -c 'echo > q2; cat r2'", RUNTIME);
+        assert_eq!(asked, format!("{expected}\nTrue /workspace/srv"), "copy: {copy}");
+        let fresh = "import socket; s = socket.socket(socket.AF_UNIX); s.connect(\"/workspace/srv\"); print(\"connected\")";
+        assert_eq!(guest.run(&format!("python3 -c '{fresh}'"), RUNTIME), "connected", "copy: {copy}");
+    });
 }

@@ -19,6 +19,8 @@ pub struct State {
     pub directory: PathBuf,
     pub pool: Pool,
     pub config: KeeperConfig,
+    /// Variables that keepers are started with, beside the test's own.
+    pub environment: Vec<(&'static str, PathBuf)>,
     started: RefCell<Vec<u32>>,
 }
 
@@ -48,7 +50,7 @@ impl State {
             start: Start::Boot,
             ephemeral: None,
         };
-        Self { directory, pool, config, started: RefCell::default() }
+        Self { directory, pool, config, environment: Vec::new(), started: RefCell::default() }
     }
 
     /// What the keeper wrote.
@@ -71,6 +73,7 @@ impl State {
         let child = Command::new(std::env::current_exe().unwrap())
             .arg0("branchbox-keeper")
             .arg(file)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
@@ -97,7 +100,7 @@ impl State {
     pub fn with_ephemeral(&self) -> Self {
         let pool = Pool::open(&self.directory, PoolOptions { driver: None, reserve_bytes: 0 }).unwrap();
         let config = KeeperConfig { ephemeral: Some(self.directory.clone()), ..self.config.clone() };
-        Self { directory: self.directory.clone(), pool, config, started: RefCell::default() }
+        Self { directory: self.directory.clone(), pool, config, environment: Vec::new(), started: RefCell::default() }
     }
 
     /// Another sandbox of the same state directory, to be restored from a capture.
@@ -113,7 +116,7 @@ impl State {
         config.root.upper = pool.upper_from_layer(layer, &id).unwrap();
         config.id = id;
         std::fs::create_dir_all(&config.sandbox_dir).unwrap();
-        Self { directory: self.directory.clone(), pool, config, started: RefCell::default() }
+        Self { directory: self.directory.clone(), pool, config, environment: Vec::new(), started: RefCell::default() }
     }
 
     /// Starts a keeper and waits until the sandbox runs.

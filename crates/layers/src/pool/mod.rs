@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 /// Kept free on the host's file system when nothing else is said.
 pub const RESERVE_BYTES_DEFAULT: u64 = 1024 * 1024 * 1024;
-/// Free space a new upper needs in the pool.
+/// Free space a new upper needs in the pool, or a sixteenth of a small file system.
 const ROOM_BYTES_MIN: u64 = 256 * 1024 * 1024;
 /// Longest name of a layer.
 const LAYER_NAME_BYTES_MAX: usize = 128;
@@ -357,9 +357,16 @@ impl Pool {
         Ok(names)
     }
 
+    fn room_needed(&self) -> Result<u64, PoolError> {
+        let space =
+            rustix::fs::statvfs(&self.root).map_err(|errno| PoolError::directory(&self.root)(errno.into()))?;
+        Ok(ROOM_BYTES_MIN.min(space.f_blocks.saturating_mul(space.f_frsize) / 16))
+    }
+
     /// Grows the pool file when little is left, and refuses when the host has no room for that.
     fn ensure_room(&self) -> Result<(), PoolError> {
-        let enough = |pool: &Self| pool.room_bytes().map(|room| room >= ROOM_BYTES_MIN);
+        let needed = self.room_needed()?;
+        let enough = |pool: &Self| pool.room_bytes().map(|room| room >= needed);
         if enough(self)? {
             return Ok(());
         }
@@ -369,7 +376,7 @@ impl Pool {
         if enough(self)? {
             return Ok(());
         }
-        Err(PoolError::NoRoom { path: self.root.clone(), needed: ROOM_BYTES_MIN.saturating_add(self.reserve) })
+        Err(PoolError::NoRoom { path: self.root.clone(), needed: needed.saturating_add(self.reserve) })
     }
 
     /// Unmounts a pool file; for a node that leaves with nothing running.
