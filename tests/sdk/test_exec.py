@@ -154,9 +154,18 @@ def test_a_stream_ends_with_an_error_when_its_sandbox_is_deleted(runtime):
     assert isinstance(ended[0], Exception) or ended[0].exit_code != 0
 
 
+def until_newline(pieces) -> str:
+    line = ""
+    while not line.endswith("\n"):
+        line += next(pieces)
+    return line
+
+
 def test_a_stdio_server_talks_both_ways(sandbox):
     process = sandbox.spawn(["python3", "-u", "-c", "import sys\nfor line in sys.stdin: print(line.strip()[::-1])"], stdin="pipe")
-    answers = (event["data"] for event in process.output() if event["type"] == "stdout")
+    # An unbuffered print writes its text and its newline apart.
+    said = (event["data"] for event in process.output() if event["type"] == "stdout")
+    answers = iter(lambda: until_newline(said), "")
     for word in ("abc", "hello", "€uro"):
         process.write(word + "\n")
         assert next(answers) == word[::-1] + "\n"

@@ -2,7 +2,8 @@
 //!
 //! Compiled in only with the `faults` feature, which no product build has. `BRANCHBOX_FAULT=<name>[#<passage>]:<error|kill>`
 //! arms one, at its first passage unless another is named. `BRANCHBOX_FAULT_FILE=<file>` names a file that holds such a word
-//! and is read at every point, so that a test can arm a process that runs; passages count from the moment it was armed.
+//! and is read at every point, so that a test can arm a process that runs; passages count from the moment it was armed, which
+//! anything behind a blank tells from another time with the same word.
 //! `BRANCHBOX_FAULT_LIST=<file>` appends the name of every point that is passed, so that a test can go over all of them.
 
 #[cfg(feature = "faults")]
@@ -51,7 +52,7 @@ fn armed() -> String {
 /// What is to happen at this passage.
 #[cfg(feature = "faults")]
 fn due(name: &str, word: &str) -> Option<String> {
-    let (point, action) = word.split_once(':')?;
+    let (point, action) = word.split(' ').next()?.split_once(':')?;
     let (point, passage) = point.split_once('#').unwrap_or((point, "1"));
     if point != name {
         return None;

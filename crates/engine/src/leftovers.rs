@@ -52,8 +52,8 @@ fn open(pid: i32) -> io::Result<File> {
 fn original(task: &Task, saved: &Saved, memory: &File) -> ptrace::Registers {
     let mut r = task.registers;
     let words = [
-        &mut r.r15, &mut r.r14, &mut r.r13, &mut r.r12, &mut r.rbp, &mut r.rbx, &mut r.r11, &mut r.r10, &mut r.r9, &mut r.r8,
-        &mut r.rax, &mut r.rcx, &mut r.rdx, &mut r.rsi, &mut r.rdi,
+        &mut r.r15, &mut r.r14, &mut r.r13, &mut r.r12, &mut r.rbp, &mut r.rbx, &mut r.r11, &mut r.r10, &mut r.r9,
+        &mut r.r8, &mut r.rax, &mut r.rcx, &mut r.rdx, &mut r.rsi, &mut r.rdi,
     ];
     for (word, value) in words.into_iter().zip(saved.registers) {
         *word = value;

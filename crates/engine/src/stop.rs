@@ -194,7 +194,11 @@ impl Stopped {
 
     /// Whoever the freezer stopped must be seized before the thaw, or it would see its call fail; so the rest is seized even
     /// when one task makes this attempt fail.
-    fn seize_all(&mut self, purpose: Purpose, cgroup: &Path) -> Result<Option<Result<Caught, CaptureError>>, CaptureError> {
+    fn seize_all(
+        &mut self,
+        purpose: Purpose,
+        cgroup: &Path,
+    ) -> Result<Option<Result<Caught, CaptureError>>, CaptureError> {
         let tasks = list(cgroup).map_err(CaptureError::io("listing tasks"))?;
         let mut blocker = None;
         for &(tid, pid) in &tasks {
@@ -311,7 +315,9 @@ fn wait_stop(tid: i32) -> Result<i32, CaptureError> {
                 let waited_ms = begin.elapsed().as_millis() as u64;
                 return Err(CaptureError::Stop { waited_ms, what: format!("task {tid} ended meanwhile") });
             }
-            Some(Stop::Signal(signal)) => ptrace::cont(tid, signal).map_err(CaptureError::io("continuing to the stop"))?,
+            Some(Stop::Signal(signal)) => {
+                ptrace::cont(tid, signal).map_err(CaptureError::io("continuing to the stop"))?
+            }
             Some(_) => ptrace::cont(tid, 0).map_err(CaptureError::io("continuing to the stop"))?,
             None if begin.elapsed() > STOP_MAX => {
                 let waited_ms = begin.elapsed().as_millis() as u64;

@@ -194,14 +194,18 @@ fn describe_unix(
     unix.options = options(entry, socket, &[OPTIONS])?;
     unix.state = match diag.state {
         10 if diag.waiting > 0 => {
-            return Err(
-                handle.refuse("connections wait to be accepted on it", "let the program accept them and try again").passing()
-            );
+            return Err(handle
+                .refuse("connections wait to be accepted on it", "let the program accept them and try again")
+                .passing());
         }
         10 => UnixState::Listening(diag.backlog as i32),
         _ if diag.peer != 0 => match by_inode.get(&diag.peer) {
             Some(&peer) => UnixState::Connected(peer),
-            None => return Err(handle.refuse("it is connected to a socket that no captured process holds", CLOSE_HINT).passing()),
+            None => {
+                return Err(handle
+                    .refuse("it is connected to a socket that no captured process holds", CLOSE_HINT)
+                    .passing());
+            }
         },
         1 => UnixState::PeerGone,
         _ => UnixState::Plain,
@@ -216,7 +220,8 @@ fn describe_unix(
     if unix.kind == UnixKind::Datagram && alone && !unix.inbox.is_empty() {
         return Err(entry
             .handle()
-            .refuse("datagrams wait to be read from it", "let the program read them and try again").passing());
+            .refuse("datagrams wait to be read from it", "let the program read them and try again")
+            .passing());
     }
     Ok(())
 }
@@ -234,7 +239,8 @@ fn bound_file(context: &Context<'_>, local: &[u8]) -> Option<(u32, u32, u32)> {
 /// Who made, connected or listened, as the kernel remembers it; the guest itself is 1.
 fn peer_credentials(context: &mut Context<'_>, entry: &Entry, socket: &OwnedFd) -> Option<(i32, u32, u32)> {
     let raw = sock::option(socket, SOL_SOCKET, SO_PEERCRED, 12).ok()?;
-    let word = |at: usize| raw.get(at..at + 4).map_or(0, |four| u32::from_le_bytes([four[0], four[1], four[2], four[3]]));
+    let word =
+        |at: usize| raw.get(at..at + 4).map_or(0, |four| u32::from_le_bytes([four[0], four[1], four[2], four[3]]));
     let host_pid = word(0).cast_signed();
     if host_pid == context.request.guest_pid {
         return None;
@@ -262,7 +268,9 @@ fn inbox(
     let mut messages = Vec::new();
     let mut take = |data: Vec<u8>, beside: bool| -> Result<(), CaptureError> {
         if beside && !with_credentials {
-            return Err(handle.refuse("descriptors are in flight on it", "let its reader read and try again").passing());
+            return Err(handle
+                .refuse("descriptors are in flight on it", "let its reader read and try again")
+                .passing());
         }
         messages.push(UnixMessage { data: context.writer.append(&data).map_err(CaptureError::Image)? });
         Ok(())
@@ -271,7 +279,9 @@ fn inbox(
         if waiting > 0 {
             let (data, beside) = sock::peek(socket, waiting).map_err(handle.io())?;
             if data.len() != waiting {
-                return Err(handle.refuse("descriptors are in flight on it", "let its reader read and try again").passing());
+                return Err(handle
+                    .refuse("descriptors are in flight on it", "let its reader read and try again")
+                    .passing());
             }
             take(data, beside)?;
         }
@@ -315,9 +325,9 @@ fn describe_tcp(
     let state = info.first().copied().unwrap_or(7);
     match state {
         10 if word(24) > 0 => {
-            return Err(
-                handle.refuse("connections wait to be accepted on it", "let the program accept them and try again").passing()
-            );
+            return Err(handle
+                .refuse("connections wait to be accepted on it", "let the program accept them and try again")
+                .passing());
         }
         10 => tcp.state = TcpState::Listening(word(28) as i32),
         7 => tcp.state = TcpState::Closed { bound: port(&tcp.local) != 0 },
@@ -331,7 +341,8 @@ fn describe_tcp(
     if matches!(tcp.state, TcpState::PeerGone) {
         if sock::queue_bytes(socket, SIOCOUTQNSD).map_err(handle.io())? > 0 {
             return Err(handle
-                .refuse("it holds bytes that its receiver has no room for", "let the receiver read and try again").passing());
+                .refuse("it holds bytes that its receiver has no room for", "let the receiver read and try again")
+                .passing());
         }
         let waiting = sock::queue_bytes(socket, FIONREAD).map_err(handle.io())?;
         if waiting > 0 {
@@ -348,7 +359,9 @@ fn describe_tcp(
 fn describe_udp(entry: &Entry, socket: &OwnedFd, udp: &mut UdpSocket) -> Result<(), CaptureError> {
     let handle = entry.handle();
     if sock::peek(socket, 1).is_ok() {
-        return Err(handle.refuse("datagrams wait to be read from it", "let the program read them and try again").passing());
+        return Err(handle
+            .refuse("datagrams wait to be read from it", "let the program read them and try again")
+            .passing());
     }
     let local = sock::local_address(socket).map_err(handle.io())?;
     udp.local = (port(&local) != 0).then_some(local);
@@ -400,7 +413,12 @@ fn connect_tcp(registry: &mut Registry, sockets: &[(ObjectId, Entry)]) -> Result
         match ends.get(&(normal(peer), normal(&tcp.local))) {
             Some(&other) => tcp.state = TcpState::Connected(other),
             None if tcp.got_fin => {}
-            None => return Err(entry.handle().refuse("its other end is held by no captured process", "try again").passing()),
+            None => {
+                return Err(entry
+                    .handle()
+                    .refuse("its other end is held by no captured process", "try again")
+                    .passing());
+            }
         }
     }
     Ok(())

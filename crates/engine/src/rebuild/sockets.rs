@@ -180,7 +180,9 @@ impl Maker<'_> {
             return self.datagram(index, unix, other, peer);
         }
         let (near, far) = match (unix.accepted_from, peer.and_then(|peer| peer.accepted_from)) {
-            (None, None) => maker::pair(unix.peer_credentials, kind(unix.kind)).map_err(text("making a socket pair"))?,
+            (None, None) => {
+                maker::pair(unix.peer_credentials, kind(unix.kind)).map_err(text("making a socket pair"))?
+            }
             (Some(listener), _) => {
                 // The accepted side sees who connected.
                 let client = peer.map(|peer| peer.local.as_slice());

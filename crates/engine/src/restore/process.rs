@@ -154,6 +154,9 @@ pub(crate) fn attributes(batch: &mut Batch<'_>, process: &Process) -> io::Result
 
 fn timers(batch: &mut Batch<'_>, process: &Process) -> io::Result<()> {
     for (which, &(interval, remaining)) in process.interval_timers.iter().enumerate() {
+        // A timer that repeats stands still between its signal and the signal's delivery, and shows no time left: it is
+        // made to signal again at once, as its signal may have come after the pending ones were looked at.
+        let remaining = remaining.max(u64::from(interval != 0));
         if remaining == 0 {
             continue;
         }

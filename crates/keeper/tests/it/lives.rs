@@ -4,9 +4,8 @@ use crate::state::{Keeper, State, ended};
 use branchbox_model::Code;
 use branchbox_protocol::guest::ExecState;
 use branchbox_protocol::keeper::{Call, Reply};
+use branchbox_testkit::harness::Test;
 use rustix::process::{Pid, Signal, kill_process};
-
-type Test = (&'static str, fn(&State));
 
 pub const TESTS: &[Test] = &[
     ("a_sandbox_boots_runs_commands_and_ends_on_request", boots),
@@ -30,7 +29,8 @@ fn pid(number: u32) -> Pid {
     Pid::from_raw(number.cast_signed()).unwrap()
 }
 
-fn boots(state: &State) {
+fn boots() {
+    let state = &State::new();
     let (mut child, mut keeper, running) = state.running();
     assert!(running.enforced.closed && running.guest_pid > 1 && running.start_us > 0);
     assert_eq!(state.guest().run("echo $((6*7)) $FROM_NODE", RUNTIME), "42 yes");
@@ -42,7 +42,8 @@ fn boots(state: &State) {
     assert!(ended(&mut child).success());
 }
 
-fn inside(state: &State) {
+fn inside() {
+    let state = &State::new();
     let (mut child, mut keeper, _) = state.running();
     let mut guest = state.guest();
     assert_eq!(guest.run("id -un; pwd; hostname; echo $HOME", RUNTIME), "runtime\n/workspace\nbox\n/workspace");
@@ -72,7 +73,8 @@ fn inside(state: &State) {
     ended(&mut child);
 }
 
-fn adopted(state: &State) {
+fn adopted() {
+    let state = &State::new();
     let (mut child, _keeper, first) = state.running();
     let mut guest = state.guest();
     let exec = guest.spawn("echo started; sleep 1000", RUNTIME);
@@ -88,7 +90,8 @@ fn adopted(state: &State) {
     assert!(ended(&mut child).success());
 }
 
-fn guest_killed(state: &State) {
+fn guest_killed() {
+    let state = &State::new();
     let (mut child, _keeper, running) = state.running();
     state.guest().spawn("sleep 1000", RUNTIME);
     kill_process(Pid::from_raw(running.guest_pid).unwrap(), Signal::KILL).unwrap();
@@ -96,14 +99,16 @@ fn guest_killed(state: &State) {
     state.assert_gone(running.guest_pid);
 }
 
-fn signalled(state: &State) {
+fn signalled() {
+    let state = &State::new();
     let (mut child, _keeper, running) = state.running();
     kill_process(pid(child.id()), Signal::TERM).unwrap();
     assert!(ended(&mut child).success());
     state.assert_gone(running.guest_pid);
 }
 
-fn fails(state: &State) {
+fn fails() {
+    let state = &State::new();
     let mut state = state.with_ephemeral();
     state.config.ephemeral = None;
     state.config.root.trees[0].lower = vec!["/nonexistent/lower".into()];
@@ -115,7 +120,8 @@ fn fails(state: &State) {
     state.assert_gone(i32::MAX);
 }
 
-fn file_capture(state: &State) {
+fn file_capture() {
+    let state = &State::new();
     let (mut child, mut keeper, _) = state.running();
     let mut guest = state.guest();
     guest.run("echo saved > file", RUNTIME);
@@ -132,7 +138,8 @@ fn file_capture(state: &State) {
     ended(&mut child);
 }
 
-fn restored(state: &State) {
+fn restored() {
+    let state = &State::new();
     let (mut child, mut keeper, first) = state.running();
     let mut guest = state.guest();
     let generation = "cat /run/branchbox/generation";
@@ -157,7 +164,8 @@ fn restored(state: &State) {
     copy.assert_gone(second.guest_pid);
 }
 
-fn capture_fails(state: &State) {
+fn capture_fails() {
+    let state = &State::new();
     let (mut child, mut keeper, _) = state.running();
     let image = state.directory.join("image");
     let error = keeper.call(Call::Capture { image: None, layer: "/nonexistent/layer".into() }).unwrap_err();
@@ -171,7 +179,8 @@ fn capture_fails(state: &State) {
     ended(&mut child);
 }
 
-fn ephemeral(state: &State) {
+fn ephemeral() {
+    let state = &State::plain();
     let ephemeral = state.with_ephemeral();
     let (mut child, keeper, running) = ephemeral.running();
     ephemeral.guest().spawn("sleep 1000", RUNTIME);
@@ -181,7 +190,8 @@ fn ephemeral(state: &State) {
     ephemeral.assert_gone(running.guest_pid);
 }
 
-fn locked(state: &State) {
+fn locked() {
+    let state = &State::new();
     let (mut child, mut keeper, running) = state.running();
     let mut second = state.start();
     assert_eq!(ended(&mut second).code(), Some(1));
@@ -191,7 +201,8 @@ fn locked(state: &State) {
     assert!(ended(&mut child).success());
 }
 
-fn nonsense(state: &State) {
+fn nonsense() {
+    let state = &State::new();
     let (mut child, mut keeper, _) = state.running();
     let mut other = Keeper::connect(&state.keeper_path());
     let early = other.call(Call::Usage).unwrap_err();

@@ -2,16 +2,16 @@
 //! the guest, by the name it is started under, as the product's one binary is.
 
 #![expect(
-    clippy::print_stdout,
     clippy::unwrap_used,
-    reason = "a test program reports to its caller and fails by panicking"
+    clippy::print_stdout,
+    reason = "a test program fails by panicking and tells its figures"
 )]
 
 mod lives;
 mod processes;
 mod state;
 
-use std::panic::catch_unwind;
+use branchbox_testkit::harness;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -28,27 +28,5 @@ fn main() -> ExitCode {
         }
         None => {}
     }
-    if !rustix::process::geteuid().is_root() {
-        println!("SKIPPED: every test here needs root");
-        return ExitCode::SUCCESS;
-    }
-    let wanted: Vec<_> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
-    let chosen: Vec<_> = lives::TESTS
-        .iter()
-        .chain(processes::TESTS)
-        .filter(|(name, _)| wanted.is_empty() || wanted.iter().any(|w| name.contains(w)))
-        .collect();
-    println!("\nrunning {} tests", chosen.len());
-    let mut failed = 0;
-    for (name, test) in &chosen {
-        let passed = catch_unwind(|| test(&state::State::new())).is_ok();
-        failed += usize::from(!passed);
-        println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
-    }
-    let word = if failed == 0 { "ok" } else { "FAILED" };
-    println!(
-        "\ntest result: {word}. {} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out\n",
-        chosen.len() - failed
-    );
-    ExitCode::from(u8::from(failed != 0))
+    harness::run(&[lives::TESTS, processes::TESTS].concat())
 }

@@ -3,8 +3,7 @@
 use crate::state::{Guest, State, ended};
 use branchbox_protocol::guest::ExecState;
 use branchbox_protocol::keeper::{Call, CaptureReport, Reply};
-
-type Test = (&'static str, fn(&State));
+use branchbox_testkit::harness::Test;
 
 pub const TESTS: &[Test] = &[
     ("a_shell_with_a_sleeping_child_goes_on_in_a_copy", shell),
@@ -54,7 +53,8 @@ fn in_both(state: &State, setup: &[&str], ready: &str, check: impl Fn(&mut Guest
     }
 }
 
-fn shell(state: &State) {
+fn shell() {
+    let state = &State::new();
     in_both(state, &["sleep 1000; echo never"], "pgrep -x sleep >/dev/null", |guest, _| {
         assert_eq!(guest.run("pgrep -x sleep | wc -l; ps -o stat= -C sleep | cut -c1", RUNTIME), "1\nS");
     });
@@ -69,7 +69,8 @@ while True:
     time.sleep(0.01)
 '"#;
 
-fn python(state: &State) {
+fn python() {
+    let state = &State::new();
     let ticks = "a=$(cat count); sleep 0.3; b=$(cat count); test $b -gt $a && test $a -gt 0 && echo ticks";
     in_both(state, &[COUNTER], "test -e count", |guest, _| assert_eq!(guest.run(ticks, RUNTIME), "ticks"));
 }
@@ -126,7 +127,8 @@ const w = new Worker("const {parentPort}=require(\"worker_threads\"); parentPort
 require("http").createServer((q, r) => { w.once("message", m => { n = m; r.end(String(n)); }); w.postMessage(n); }).listen(8081, "127.0.0.1", () => require("fs").writeFileSync("node-up", ""));
 '"#;
 
-fn zoo(state: &State) {
+fn zoo() {
+    let state = &State::new();
     let ready = "test -e up -a -e loop -a -e pipe -a -e node-up";
     let moving = |file: &str| format!("a=$(cat {file}); sleep 0.4; b=$(cat {file}); test $b -gt $a && echo moves");
     let hits = std::cell::RefCell::new([0u32; 2]);
@@ -171,12 +173,14 @@ while True:
               cred(conn)[0] == pid, conn.getsockname(), oct(os.stat("/workspace/srv").st_mode), g2.recv(9), file=f)
 '"#;
 
-fn unix(state: &State) {
+fn unix() {
+    let state = &State::new();
     let expected = "b'onetwo' b'm1' b'from child' True (1000, 1000) True /workspace/srv 0o140640 b''";
     in_both(state, &[UNIX], "test -e unix-up", |guest, copy| {
         let asked = guest.run("timeout 5 bash -c 'echo > q; cat r'; timeout 5 bash -c 'echo > q2; cat r2'", RUNTIME);
         assert_eq!(asked, format!("{expected}\nTrue /workspace/srv"), "copy: {copy}");
-        let fresh = "import socket; s = socket.socket(socket.AF_UNIX); s.connect(\"/workspace/srv\"); print(\"connected\")";
+        let fresh =
+            "import socket; s = socket.socket(socket.AF_UNIX); s.connect(\"/workspace/srv\"); print(\"connected\")";
         assert_eq!(guest.run(&format!("python3 -c '{fresh}'"), RUNTIME), "connected", "copy: {copy}");
     });
 }

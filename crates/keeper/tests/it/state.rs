@@ -22,12 +22,19 @@ pub struct State {
     /// Variables that keepers are started with, beside the test's own.
     pub environment: Vec<(&'static str, PathBuf)>,
     started: RefCell<Vec<u32>>,
+    /// Whether the directory goes with this value: it is the first one's.
+    is_owner: bool,
 }
 
 impl State {
     /// A state directory whose pool keeps inode numbers.
     pub fn new() -> Self {
         Self::with_driver(None)
+    }
+
+    /// One whose pool is plain directories, as `try` has it.
+    pub fn plain() -> Self {
+        Self::with_driver(Some(PoolDriver::Plain))
     }
 
     fn with_driver(driver: Option<PoolDriver>) -> Self {
@@ -50,7 +57,7 @@ impl State {
             start: Start::Boot,
             ephemeral: None,
         };
-        Self { directory, pool, config, environment: Vec::new(), started: RefCell::default() }
+        Self { directory, pool, config, environment: Vec::new(), started: RefCell::default(), is_owner: true }
     }
 
     /// What the keeper wrote.
@@ -100,7 +107,14 @@ impl State {
     pub fn with_ephemeral(&self) -> Self {
         let pool = Pool::open(&self.directory, PoolOptions { driver: None, reserve_bytes: 0 }).unwrap();
         let config = KeeperConfig { ephemeral: Some(self.directory.clone()), ..self.config.clone() };
-        Self { directory: self.directory.clone(), pool, config, environment: Vec::new(), started: RefCell::default() }
+        Self {
+            directory: self.directory.clone(),
+            pool,
+            config,
+            environment: Vec::new(),
+            started: RefCell::default(),
+            is_owner: false,
+        }
     }
 
     /// Another sandbox of the same state directory, to be restored from a capture.
@@ -116,7 +130,14 @@ impl State {
         config.root.upper = pool.upper_from_layer(layer, &id).unwrap();
         config.id = id;
         std::fs::create_dir_all(&config.sandbox_dir).unwrap();
-        Self { directory: self.directory.clone(), pool, config, environment: Vec::new(), started: RefCell::default() }
+        Self {
+            directory: self.directory.clone(),
+            pool,
+            config,
+            environment: Vec::new(),
+            started: RefCell::default(),
+            is_owner: false,
+        }
     }
 
     /// Starts a keeper and waits until the sandbox runs.
@@ -160,7 +181,7 @@ impl Drop for State {
         if std::thread::panicking() {
             self.end_keepers();
         }
-        if self.directory.exists() {
+        if self.is_owner && self.directory.exists() {
             // A sandbox that was just ended may hold the pool for a moment longer.
             let deadline = Instant::now() + PATIENCE;
             while rustix::mount::unmount(self.directory.join("pool"), rustix::mount::UnmountFlags::empty())

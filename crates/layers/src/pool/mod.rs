@@ -358,8 +358,7 @@ impl Pool {
     }
 
     fn room_needed(&self) -> Result<u64, PoolError> {
-        let space =
-            rustix::fs::statvfs(&self.root).map_err(|errno| PoolError::directory(&self.root)(errno.into()))?;
+        let space = rustix::fs::statvfs(&self.root).map_err(|errno| PoolError::directory(&self.root)(errno.into()))?;
         Ok(ROOM_BYTES_MIN.min(space.f_blocks.saturating_mul(space.f_frsize) / 16))
     }
 
