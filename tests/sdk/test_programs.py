@@ -7,7 +7,7 @@ import time
 
 import pytest
 from support.outside import processes
-from support.wait import until
+from support.wait import said, until
 from withruntime import RuntimeAPIError
 
 SUPPORT = pathlib.Path(__file__).parent.parent / "support"
@@ -111,16 +111,3 @@ def processor_time(pid: int) -> int:
     except OSError:
         return -1
     return int(fields[11]) + int(fields[12])
-
-
-def said(process) -> str:
-    """All it has printed so far; a follower that has nothing new to read gives up after a moment."""
-    out = ""
-    try:
-        for event in process.output(timeout_seconds=0.3):
-            if event["type"] in ("stdout", "stderr"):
-                out += event["data"]
-    except RuntimeAPIError as error:
-        if error.code != "request_timeout":
-            raise
-    return out

@@ -53,6 +53,14 @@ pub fn tests(skips: &mut Skips) -> Result<String> {
     Ok(closing)
 }
 
+/// The keeper with fault points, which is another build of it than the product's.
+pub fn faults() -> Result<String> {
+    let words = ["test", "-p", "branchbox-keeper", "--features", "faults", "--test", "faults", "--locked"];
+    let mut tests = command("cargo", &words);
+    show(tests.env(MUST_RUN, "1"))?;
+    Ok("every fault point was passed".into())
+}
+
 /// The number before ` skipped` in nextest's last line.
 fn skipped_in(line: &str) -> Option<u32> {
     let before = line.split(" skipped").next()?;

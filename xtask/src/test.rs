@@ -23,6 +23,8 @@ pub enum Part {
     Build,
     /// Unit and integration tests of all crates
     Rust,
+    /// A keeper that dies or fails at every step of a capture and a restore
+    Faults,
     /// The real SDK's programs, against a live node
     Sdk,
     /// The node: crashes, bad input, state directories
@@ -55,6 +57,7 @@ pub fn run(only: &[Part], words: &[String]) -> Result<()> {
             }
             Part::Build => true,
             Part::Rust => report.part("rust", cargo::tests),
+            Part::Faults => report.part("faults", |_| cargo::faults()),
             Part::Sdk => report.part("sdk", |skips| pytest::suite("sdk", words, skips)),
             Part::Node => report.part("node", |skips| pytest::suite("node", words, skips)),
             Part::Cli => report.part("cli", |skips| pytest::suite("cli", words, skips)),

@@ -208,7 +208,7 @@ pub(crate) fn maps(pid: i32) -> io::Result<Vec<Area>> {
 /// The vdso's range, if there is one.
 pub(crate) fn vdso(pid: i32) -> io::Result<Option<(u64, u64)>> {
     let text = String::from_utf8_lossy(&fs::read(path(pid, "maps"))?).into_owned();
-    Ok(text.lines().find(|line| line.ends_with("[vdso]")).and_then(area).map(|area| (area.start, area.end)))
+    Ok(text.lines().find(|line| line.ends_with(" [vdso]")).and_then(area).map(|area| (area.start, area.end)))
 }
 
 /// `/proc/<pid>/fdinfo/<fd>` as key and value lines.

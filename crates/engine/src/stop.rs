@@ -34,8 +34,9 @@ const EINTR: u64 = (-4i64).cast_unsigned();
 /// System calls that answer a mere stop with `EINTR` (signal(7), "interruption by stop signals", and the sources of
 /// epoll, semop, sigtimedwait and AIO): epoll_wait, epoll_pwait, epoll_pwait2, rt_sigtimedwait, semop, semtimedop,
 /// io_getevents, io_pgetevents, and socket calls with a timeout (recvmsg, recvfrom, recvmmsg, sendmsg, sendto, sendmmsg,
-/// accept, accept4, connect).
-const INTERRUPTED_BY_STOP: &[u64] = &[232, 281, 441, 128, 65, 220, 208, 333, 47, 45, 299, 46, 44, 307, 43, 288, 42];
+/// accept, accept4, connect, and read, write, readv, writev, sendfile, splice, which on everything else are restarted).
+const INTERRUPTED_BY_STOP: &[u64] =
+    &[232, 281, 441, 128, 65, 220, 208, 333, 47, 45, 299, 46, 44, 307, 43, 288, 42, 0, 1, 19, 20, 40, 275];
 
 /// A stopped task.
 #[derive(Debug, Clone)]
@@ -209,6 +210,10 @@ impl Stopped {
                 }
                 continue;
             }
+            if purpose == Purpose::Capture && ended_leader(tid, &tasks) {
+                blocker = Some(Err(refusal(tid, "an ended first thread", "a process without it cannot be made again")));
+                continue;
+            }
             match tracer(tid, &tasks)? {
                 Tracer::Nobody => match (purpose, self.seize(tid, pid)) {
                     (_, Ok(())) => {}
@@ -248,6 +253,11 @@ impl Stopped {
         let registers = ptrace::registers(tid).map_err(failed("reading registers of"))?;
         let group_stop = (was_stopped && signal != 5).then_some(signal);
         self.tasks.push(Task { tid, pid, registers, group_stop });
+        // Our code in a live process is 64-bit code.
+        const USER_CS: u64 = 0x33;
+        if registers.cs != USER_CS {
+            return Err(refusal(tid, "32-bit code", "32-bit programs are not captured"));
+        }
         Ok(())
     }
 
@@ -303,6 +313,23 @@ fn list(cgroup: &Path) -> io::Result<Vec<(i32, i32)>> {
         }
     }
     Ok(tasks)
+}
+
+/// Whether a task is a first thread that has ended while others of its process live.
+fn ended_leader(tid: i32, tasks: &[(i32, i32)]) -> bool {
+    tasks.iter().any(|&(other, pid)| pid == tid && other != tid)
+        && procfs::Stat::read(tid).is_ok_and(|stat| stat.state() == 'Z')
+}
+
+fn refusal(tid: i32, object: &str, why: &str) -> CaptureError {
+    CaptureError::Refused(Box::new(Refusal {
+        pid: inside(tid),
+        process: procfs::name(tid),
+        object: object.into(),
+        why: why.into(),
+        hint: "end the process and try again".into(),
+        passing: false,
+    }))
 }
 
 /// Waits for a seized task's stop and gives the signal it reports (SIGTRAP for our own interruption).

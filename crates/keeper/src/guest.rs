@@ -36,6 +36,8 @@ pub struct Held {
     pub state: Vec<u8>,
     /// Descriptor numbers of the guest in the table.
     pub fds: Vec<i32>,
+    /// Last pid given out inside, as the guest says.
+    pub last_pid: i32,
 }
 
 impl Guest {
@@ -68,7 +70,7 @@ impl Guest {
         }
         let fds =
             table.execs.iter().flat_map(|exec| [exec.stdin_fd, exec.stdout_fd, exec.stderr_fd]).flatten().collect();
-        Ok(Held { state, fds })
+        Ok(Held { state, fds, last_pid: table.last_pid })
     }
 
     /// Ends a hold.

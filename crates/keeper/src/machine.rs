@@ -31,6 +31,7 @@ pub fn capture(
         cgroup_work,
         guest_state: held.state,
         guest_fds: held.fds,
+        last_pid: held.last_pid,
         image,
         root: &config.root,
     };

@@ -376,6 +376,8 @@ pub enum FileReply {
 pub struct GuestState {
     /// Number of the next command.
     pub next_exec: u64,
+    /// Last pid given out in the namespace (`ns_last_pid`).
+    pub last_pid: i32,
     /// The commands.
     pub execs: Vec<SavedExec>,
 }

@@ -62,6 +62,8 @@ pub struct Process {
     pub thp_disabled: bool,
     /// `/proc/<pid>/oom_score_adj`.
     pub oom_score_adj: i32,
+    /// `/proc/<pid>/coredump_filter`.
+    pub coredump_filter: u32,
     /// membarrier(2) registrations.
     pub membarrier: u32,
 }
@@ -227,6 +229,10 @@ pub struct Mapping {
     pub no_reserve: bool,
     /// `mlock`ed; on fault only.
     pub locked: Option<bool>,
+    /// `MAP_DROPPABLE`: comes back empty.
+    pub droppable: bool,
+    /// Ranges made inaccessible by `MADV_GUARD_INSTALL`.
+    pub guards: Vec<(u64, u64)>,
     /// Name of anonymous memory.
     pub name: Option<Vec<u8>>,
     /// Content that differs from what is behind it.

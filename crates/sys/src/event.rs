@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "signalfd and the tick ioctl have no safe wrapper")]
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 /// `TFD_IOC_SET_TICKS` (Linux 3.17, `CONFIG_CHECKPOINT_RESTORE`).
 const SET_TICKS: libc::c_ulong = 0x4008_5400;
@@ -58,4 +58,19 @@ pub fn timerfd(clock: i32, ticks: u64, settime_flags: i32, value_ns: u64, interv
         return Err(io::Error::last_os_error());
     }
     Ok(fd)
+}
+
+/// timerfd_gettime(2), for its effect: an expired periodic timer counts the ticks it missed and runs on, as it would at the
+/// program's next read, so that what `/proc` shows of it is whole.
+///
+/// # Errors
+/// `EINVAL` when it is no timer.
+pub fn settle_timerfd(timer: impl AsFd) -> io::Result<()> {
+    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut setting = libc::itimerspec { it_interval: zero, it_value: zero };
+    // SAFETY: the setting is live.
+    if unsafe { libc::timerfd_gettime(timer.as_fd().as_raw_fd(), &raw mut setting) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }

@@ -15,6 +15,7 @@ const IS_FILE: u64 = 1 << 2;
 const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
 const IS_PFNZERO: u64 = 1 << 5;
+const IS_GUARD: u64 = 1 << 8;
 const PAGEMAP_SCAN: libc::c_ulong = 0xC060_6610;
 const REGIONS: usize = 1024;
 
@@ -34,6 +35,8 @@ pub enum Wanted {
     Filled,
     /// Pages of a private file mapping that are no longer the file's.
     Diverged,
+    /// Guard pages (`MADV_GUARD_INSTALL`, Linux 6.13; shown by the scan since 6.16).
+    Guards,
 }
 
 #[repr(C)]
@@ -67,7 +70,7 @@ struct PageRegion {
 /// What the ioctl or the read says.
 pub fn scan(pagemap: &File, start: u64, end: u64, wanted: Wanted) -> io::Result<Vec<Run>> {
     match scan_by_ioctl(pagemap, start, end, wanted) {
-        Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => scan_by_entries(pagemap, start, end, wanted),
+        Err(error) if error.raw_os_error() == Some(libc::ENOTTY) && wanted != Wanted::Guards => scan_by_entries(pagemap, start, end, wanted),
         result => result,
     }
 }
@@ -75,9 +78,10 @@ pub fn scan(pagemap: &File, start: u64, end: u64, wanted: Wanted) -> io::Result<
 fn scan_by_ioctl(pagemap: &File, start: u64, end: u64, wanted: Wanted) -> io::Result<Vec<Run>> {
     let mut runs: Vec<Run> = Vec::new();
     let mut regions = vec![PageRegion::default(); REGIONS];
-    let unwanted = match wanted {
-        Wanted::Filled => IS_PFNZERO,
-        Wanted::Diverged => IS_FILE,
+    let (unwanted, any_of) = match wanted {
+        Wanted::Filled => (IS_PFNZERO, IS_PRESENT | IS_SWAPPED),
+        Wanted::Diverged => (IS_FILE, IS_PRESENT | IS_SWAPPED),
+        Wanted::Guards => (0, IS_GUARD),
     };
     let mut from = start;
     while from < end {
@@ -89,8 +93,8 @@ fn scan_by_ioctl(pagemap: &File, start: u64, end: u64, wanted: Wanted) -> io::Re
             vec_len: REGIONS as u64,
             category_inverted: unwanted,
             category_mask: unwanted,
-            category_anyof_mask: IS_PRESENT | IS_SWAPPED,
-            return_mask: IS_PRESENT,
+            category_anyof_mask: any_of,
+            return_mask: any_of,
             ..ScanArg::default()
         };
         // SAFETY: the argument and the vector it names outlive the call and have the sizes given.

@@ -4,6 +4,7 @@
 #![expect(unsafe_code, reason = "ptrace has no safe wrapper that covers seize, register sets of any size and sigmasks")]
 
 use std::io;
+use std::time::{Duration, Instant};
 
 /// General registers, `struct user_regs_struct` of x86-64.
 pub type Registers = libc::user_regs_struct;
@@ -266,21 +267,30 @@ fn decode(status: i32) -> Stop {
     }
 }
 
+/// Longest wait for one report. A killed leader of a process with traced threads reports only after all of them were
+/// waited for, so no wait may be endless.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+/// A report usually comes within microseconds; longer waits give the processor away.
+const WAIT_SPIN: Duration = Duration::from_micros(300);
+
 /// Waits for a task's next report.
 ///
 /// # Errors
-/// `ECHILD` if it is no tracee or child of ours; `EINTR` is retried.
+/// `ECHILD` if it is no tracee or child of ours; `TimedOut` after ten seconds.
 pub fn wait(tid: i32) -> io::Result<Stop> {
+    let begin = Instant::now();
     loop {
-        let mut status = 0;
-        // SAFETY: the status points to a live integer.
-        let got = unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL) };
-        if got == tid {
-            return Ok(decode(status));
+        if let Some(stop) = try_wait(tid)? {
+            return Ok(stop);
         }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
+        let waited = begin.elapsed();
+        if waited > WAIT_MAX {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("task {tid} reports nothing")));
+        }
+        if waited < WAIT_SPIN {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(Duration::from_micros(50));
         }
     }
 }

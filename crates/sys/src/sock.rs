@@ -266,3 +266,27 @@ fn unix_diag(message: &[u8]) -> Option<UnixDiag> {
     }
     Some(diag)
 }
+
+/// Length in instructions of the classic filter attached to a socket (`SO_GET_FILTER` with no room, socket(7)).
+///
+/// # Errors
+/// What getsockopt(2) says.
+pub fn attached_filter_length(socket: impl AsFd, name: i32) -> io::Result<u32> {
+    let mut length: libc::socklen_t = 0;
+    // SAFETY: no buffer is given and the length says so; the call only writes the length.
+    check(unsafe {
+        libc::getsockopt(socket.as_fd().as_raw_fd(), libc::SOL_SOCKET, name, std::ptr::null_mut(), &raw mut length)
+    })?;
+    Ok(length)
+}
+
+/// Whether an error waits on a socket, without taking it (`POLLERR`).
+///
+/// # Errors
+/// What poll(2) says.
+pub fn has_error(socket: impl AsFd) -> io::Result<bool> {
+    let mut entry = libc::pollfd { fd: socket.as_fd().as_raw_fd(), events: 0, revents: 0 };
+    // SAFETY: one live entry is given.
+    check(unsafe { libc::poll(&raw mut entry, 1, 0) })?;
+    Ok(entry.revents & libc::POLLERR != 0)
+}

@@ -23,7 +23,7 @@ const PR_GET_TID_ADDRESS: u64 = 40;
 const PR_GET_THP_DISABLE: u64 = 42;
 const PR_GET_MDWE: u64 = 66;
 const MEMBARRIER_GET_REGISTRATIONS: u64 = 1 << 9;
-const TIMERS_MAX: usize = 24;
+const TIMERS_MAX: usize = 150;
 
 /// Places in a batch's data half.
 mod at {
@@ -60,6 +60,10 @@ pub(crate) fn process(context: &Context<'_>, member: &Member) -> Result<Process,
     }
     process.life = tasks[0].group_stop.map_or(Life::Alive, Life::Stopped);
     let timers = posix_timers(member).map_err(failed("timers"))?;
+    if timers.len() > TIMERS_MAX {
+        let object = format!("{} POSIX timers", timers.len());
+        return Err(refuse(member, object, format!("at most {TIMERS_MAX} are captured"), "end it and try again"));
+    }
     let mut live = Live::open(member.host_pid).map_err(failed("memory"))?;
     for (index, task) in tasks.iter().enumerate() {
         let mut thread = thread_from_outside(context, member, task).map_err(failed("a thread"))?;
@@ -105,6 +109,7 @@ fn empty(member: &Member) -> Process {
         subreaper: false,
         thp_disabled: false,
         oom_score_adj: 0,
+        coredump_filter: 0x33,
         membarrier: 0,
     }
 }
@@ -120,6 +125,12 @@ fn refuse_attributes(member: &Member) -> Result<(), CaptureError> {
             why,
             "run the command without a terminal, or end it first",
         ));
+    }
+    const SIGCHLD: u64 = 17;
+    let signal = stat.field(38);
+    if signal != SIGCHLD {
+        let object = format!("an end that is told by signal {signal}");
+        return Err(refuse(member, object, "only children that end with SIGCHLD are captured", "end it and try again"));
     }
     let root = procfs::link(member.host_pid, "root").map_err(CaptureError::io("reading a root link"))?;
     if root != b"/" {
@@ -144,6 +155,8 @@ fn outside(member: &Member, status: &Status, process: &mut Process) -> io::Resul
     process.personality =
         u32::from_str_radix(fs::read_to_string(procfs::path(pid, "personality"))?.trim(), 16).unwrap_or(0);
     process.oom_score_adj = fs::read_to_string(procfs::path(pid, "oom_score_adj"))?.trim().parse().unwrap_or(0);
+    let filter = fs::read_to_string(procfs::path(pid, "coredump_filter"))?;
+    process.coredump_filter = u32::from_str_radix(filter.trim(), 16).unwrap_or(0x33);
     for resource in 0..task::LIMITS {
         process.limits.push(task::limit(pid, resource, None)?);
     }
@@ -354,9 +367,6 @@ fn posix_timers(member: &Member) -> io::Result<Vec<PosixTimer>> {
             "ClockID" => timer.clock = value.trim().parse().unwrap_or(0),
             _ => {}
         }
-    }
-    if timers.len() > TIMERS_MAX {
-        return Err(io::Error::other(format!("{} POSIX timers, of which {TIMERS_MAX} are captured", timers.len())));
     }
     Ok(timers)
 }

@@ -139,6 +139,13 @@ pub(crate) fn fifo_path(
     Err(handle.refuse("a named pipe that was deleted or renamed is not captured", "close it and try again"))
 }
 
+/// Opens what a handle leads to for reading, without waiting for whoever holds a lease on it.
+pub(crate) fn open_at_once(handle: &Handle<'_>) -> std::io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let nonblocking = OFlags::NONBLOCK.bits() as i32;
+    std::fs::OpenOptions::new().read(true).custom_flags(nonblocking).open(handle.path())
+}
+
 fn is_proc(handle: &Handle<'_>) -> bool {
     rustix::fs::statfs(handle.path()).is_ok_and(|facts| facts.f_type as u64 == PROC_SUPER_MAGIC)
 }
@@ -167,7 +174,7 @@ fn ghost(
         return Err(handle.refuse(why, "close it and try again"));
     }
     let content = if metadata.is_file() {
-        let file = File::open(handle.path()).map_err(handle.io())?;
+        let file = open_at_once(handle).map_err(handle.io())?;
         save_content(context, &file, metadata.len()).map_err(|error| match error {
             Saved::Io(error) => handle.io()(error),
             Saved::Image(error) => CaptureError::Image(error),

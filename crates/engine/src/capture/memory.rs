@@ -21,7 +21,7 @@ const ADVICE: &[(&str, i32)] =
 /// Flags that say nothing a restore must repeat, or that are captured by other means.
 const PLAIN_FLAGS: &[&str] = &[
     "rd", "wr", "ex", "sh", "mr", "mw", "me", "ms", "gd", "pf", "lo", "ac", "nr", "sd", "de", "mm", "io", "lf", "nl",
-    "ar",
+    "ar", "dp", "gu",
 ];
 
 /// Fills in a process's memory, program and working directory.
@@ -48,6 +48,10 @@ pub(crate) fn describe(
     for area in areas.iter().filter(|area| area.name != "[vsyscall]") {
         let backing = backing(context, registry, member, area)?;
         let mut mapping = mapping(member, area, backing)?;
+        if area.flags.iter().any(|flag| flag == "gu") {
+            let runs = pagemap::scan(&pagemap, area.start, area.end, Wanted::Guards).map_err(failed("guard pages"))?;
+            mapping.guards = runs.iter().map(|run| (run.start, run.end)).collect();
+        }
         mapping.extents = extents(context, member, area, &mapping, &pagemap, &memory)?;
         process.memory.mappings.push(mapping);
     }
@@ -132,6 +136,8 @@ fn mapping(member: &Member, area: &Area, backing: Backing) -> Result<Mapping, Ca
         grows_down: has("gd"),
         no_reserve: has("nr"),
         locked: has("lo").then(|| has("lf")),
+        droppable: has("dp"),
+        guards: Vec::new(),
         name,
         extents: Vec::new(),
     })
@@ -147,7 +153,7 @@ fn extents(
 ) -> Result<Vec<Extent>, CaptureError> {
     const MADV_WIPEONFORK: i32 = 18;
     let wanted = match mapping.backing {
-        _ if mapping.shared || mapping.advice.contains(&MADV_WIPEONFORK) => return Ok(Vec::new()),
+        _ if mapping.shared || mapping.droppable || mapping.advice.contains(&MADV_WIPEONFORK) => return Ok(Vec::new()),
         Backing::Anonymous => Wanted::Filled,
         Backing::Object(_) => Wanted::Diverged,
         Backing::Vdso | Backing::Vvar | Backing::VvarVclock => return Ok(Vec::new()),
@@ -172,8 +178,8 @@ fn extents(
 fn read(pid: i32, memory: &File, readable: bool, from: u64, part: &mut [u8]) -> io::Result<()> {
     if readable {
         let remote = [RemoteIoVec { base: from as usize, len: part.len() }];
-        let got = process_vm_readv(nix::unistd::Pid::from_raw(pid), &mut [IoSliceMut::new(part)], &remote)?;
-        if got == part.len() {
+        let got = process_vm_readv(nix::unistd::Pid::from_raw(pid), &mut [IoSliceMut::new(part)], &remote);
+        if got == Ok(part.len()) {
             return Ok(());
         }
     }

@@ -45,6 +45,8 @@ pub struct CaptureRequest<'a> {
     pub guest_state: Vec<u8>,
     /// Descriptor numbers of the guest that the table mentions.
     pub guest_fds: Vec<i32>,
+    /// Last pid given out in the sandbox, as the guest read it.
+    pub last_pid: i32,
     /// An existing empty directory for the image.
     pub image: &'a Path,
     /// The sandbox's file tree.
@@ -165,6 +167,8 @@ fn attempt(
 
 fn describe_machine(context: &mut Context<'_>) -> Result<Machine, CaptureError> {
     tree::refuse_sharing(context)?;
+    tree::refuse_impossible(context)?;
+    tree::refuse_sysv(context)?;
     let mut registry = Registry::default();
     let tables = registry.descriptors(context)?;
     fault::point("capture.objects").map_err(CaptureError::io("capture.objects"))?;

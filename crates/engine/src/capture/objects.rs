@@ -2,7 +2,7 @@
 
 use super::files::{self, Handle, Saved, file_object, save_content};
 use super::memory::identity;
-use super::{Context, Member, sockets};
+use super::{Context, Member, sockets, tree};
 use crate::error::CaptureError;
 use crate::procfs;
 use branchbox_snapshot::{
@@ -22,8 +22,15 @@ const O_PATH: i32 = 0o10_000_000;
 const O_DIRECT: i32 = 0o40_000;
 /// Descriptors of one process that are looked at.
 const DESCRIPTORS_MAX: usize = 16_384;
+/// Descriptors of all processes together.
+const DESCRIPTORS_ALL_MAX: usize = 131_072;
+/// What one epoll watches.
+const WATCHES_MAX: usize = 65_536;
+/// Record locks seen through one descriptor.
+const LOCKS_MAX: usize = 4_096;
 /// Largest pipe there can be without privilege is 1 MiB; root may make larger ones.
 const PIPE_BYTES_MAX: usize = 64 << 20;
+const F_SEAL_FUTURE_WRITE: u32 = 0x10;
 const FIONREAD: u64 = 0x541b;
 
 /// One descriptor of one process, as `/proc` shows it.
@@ -51,6 +58,15 @@ impl Entry {
             link: format!("fd/{}", self.fd),
             what: format!("descriptor {} ({})", self.fd, String::from_utf8_lossy(&self.link)),
         }
+    }
+
+    /// With everything that `/proc` says of it.
+    fn whole(&self) -> Result<Self, CaptureError> {
+        let info = procfs::fd_info(self.member.host_pid, self.fd).map_err(self.handle().io())?;
+        if info.iter().filter(|(key, _)| key == "tfd").count() > WATCHES_MAX {
+            return Err(self.handle().refuse(format!("it watches more than {WATCHES_MAX}"), "close it and try again"));
+        }
+        Ok(Self { info, ..self.clone() })
     }
 
     /// A duplicate of the descriptor in this process.
@@ -130,6 +146,10 @@ impl Registry {
             for fd in fds {
                 entries.push(entry(member, fd)?);
             }
+            if entries.len() > DESCRIPTORS_ALL_MAX {
+                let why = format!("all processes together have more than {DESCRIPTORS_ALL_MAX}");
+                return Err(super::refuse(member, "its descriptors", why, "close some and try again"));
+            }
         }
         let ids = self.descriptions(context, &entries)?;
         self.tables(context, &entries, &ids)
@@ -137,35 +157,20 @@ impl Registry {
 
     /// Groups descriptors into open file descriptions and describes each once.
     fn descriptions(&mut self, context: &mut Context<'_>, entries: &[Entry]) -> Result<Vec<ObjectId>, CaptureError> {
-        let mut order: Vec<usize> = (0..entries.len()).collect();
-        let key = |index: usize| (entries[index].device, entries[index].inode, entries[index].flags & !O_CLOEXEC);
-        let mut failure = None;
-        order.sort_by(|&a, &b| {
-            key(a).cmp(&key(b)).then_with(|| {
-                same(&entries[a], &entries[b]).unwrap_or_else(|error| {
-                    failure = Some(error);
-                    a.cmp(&b)
-                })
-            })
-        });
-        if let Some(error) = failure {
-            return Err(CaptureError::io("comparing descriptors")(error));
+        let mut alike: HashMap<(u64, u64, i32), Vec<usize>> = HashMap::new();
+        for (index, entry) in entries.iter().enumerate() {
+            alike.entry((entry.device, entry.inode, entry.flags & !O_CLOEXEC)).or_default().push(index);
         }
         let mut ids = vec![ObjectId(0); entries.len()];
-        let mut previous: Option<usize> = None;
-        for &index in &order {
-            let is_same = match previous {
-                Some(last) if key(last) == key(index) => {
-                    same(&entries[last], &entries[index]).map_err(CaptureError::io("comparing descriptors"))?
-                        == Ordering::Equal
-                }
-                _ => false,
-            };
-            ids[index] = match previous {
-                Some(last) if is_same => ids[last],
-                _ => self.describe(context, &entries[index])?,
-            };
-            previous = Some(index);
+        let mut groups: Vec<Vec<usize>> = alike.into_values().collect();
+        groups.sort_by_key(|group| group[0]);
+        for group in groups {
+            let of = |a: usize, b: usize| same(&entries[group[a]], &entries[group[b]]);
+            let classes = tree::classes(group.len(), of).map_err(CaptureError::io("comparing descriptors"))?;
+            for class in classes {
+                let id = self.describe(context, &entries[group[class[0]]])?;
+                class.into_iter().for_each(|member| ids[group[member]] = id);
+            }
         }
         Ok(ids)
     }
@@ -204,6 +209,10 @@ impl Registry {
 
     fn describe(&mut self, context: &mut Context<'_>, entry: &Entry) -> Result<ObjectId, CaptureError> {
         let flags = entry.flags & !O_CLOEXEC;
+        if entry.link == b"anon_inode:[timerfd]" {
+            branchbox_sys::event::settle_timerfd(entry.duplicate()?).map_err(entry.handle().io())?;
+        }
+        let entry = &entry.whole()?;
         let kind = self.kind(context, entry)?;
         let id = self.push(Object { flags, kind, flock: None, ofd_locks: Vec::new() });
         match &self.objects[id.0 as usize].kind {
@@ -225,7 +234,7 @@ impl Registry {
                 let named = !entry.link.starts_with(b"pipe:");
                 self.pipe(context, entry, named).map(ObjectKind::Pipe)
             }
-            0o100_000 if is_memory(&entry.link) => {
+            0o100_000 if is_memory(&entry.link) && is_unlinked(entry) => {
                 let handle = entry.handle();
                 let index = self.shared_memory(context, &handle)?;
                 Ok(ObjectKind::Shared { index, offset: entry.offset })
@@ -308,10 +317,10 @@ impl Registry {
     ) -> Result<ObjectId, CaptureError> {
         let link = procfs::link(handle.member.host_pid, &handle.link).map_err(handle.io())?;
         let flags = if writes { 2 } else { 0 };
-        if !is_memory(&link) {
+        let (device, inode, metadata) = identity(&handle.path()).map_err(handle.io())?;
+        if !is_memory(&link) || metadata.nlink() != 0 {
             return file_object(context, self, handle, flags);
         }
-        let (device, inode, _) = identity(&handle.path()).map_err(handle.io())?;
         let key = (device, inode, -1, Vec::new());
         if let Some(&id) = self.by_file.get(&key) {
             return Ok(id);
@@ -333,8 +342,11 @@ impl Registry {
             return Err(handle.refuse("SysV shared memory is not captured yet", "end the process and try again"));
         }
         let name = link.strip_prefix(b"/memfd:").and_then(|rest| rest.strip_suffix(b" (deleted)")).map(<[u8]>::to_vec);
-        let file = File::open(handle.path()).map_err(handle.io())?;
+        let file = files::open_at_once(handle).map_err(handle.io())?;
         let seals = rustix::fs::fcntl_get_seals(&file).map_or(0, |seals| seals.bits());
+        if seals & F_SEAL_FUTURE_WRITE != 0 {
+            return Err(handle.refuse("memory sealed against future writes is not captured", "end the process and try again"));
+        }
         let content = save_content(context, &file, metadata.len()).map_err(|error| match error {
             Saved::Io(error) => handle.io()(error),
             Saved::Image(error) => CaptureError::Image(error),
@@ -372,6 +384,12 @@ fn entry(member: &Member, fd: i32) -> Result<Entry, CaptureError> {
     let value = |key: &str| info.iter().find(|(own, _)| own == key).map(|(_, value)| value.clone());
     let flags = value("flags").and_then(|text| i32::from_str_radix(&text, 8).ok()).unwrap_or(0);
     let offset = value("pos").and_then(|text| text.parse().ok()).unwrap_or(0);
+    // The rest is read once for each description: a sandbox may have many descriptors of one large epoll.
+    let info: Vec<_> = info.into_iter().filter(|(key, _)| key == "lock").take(LOCKS_MAX + 1).collect();
+    if info.len() > LOCKS_MAX {
+        let why = format!("more than {LOCKS_MAX} record locks are held through it");
+        return Err(super::refuse(member, format!("descriptor {fd}"), why, "close it and try again"));
+    }
     Ok(Entry { member: member.clone(), fd, link, info, device, inode, mode: metadata.mode(), flags, offset })
 }
 
@@ -382,6 +400,11 @@ fn same(a: &Entry, b: &Entry) -> std::io::Result<Ordering> {
 /// `/proc` shows the close-on-exec bit of the descriptor among the status flags of the description.
 fn cloexec(entry: &Entry) -> bool {
     entry.flags & O_CLOEXEC != 0
+}
+
+/// Memory files never had a name; a file that is only called like one has.
+fn is_unlinked(entry: &Entry) -> bool {
+    identity(&entry.handle().path()).is_ok_and(|(_, _, metadata)| metadata.nlink() == 0)
 }
 
 fn is_memory(link: &[u8]) -> bool {
@@ -411,7 +434,7 @@ fn refuse_database(context: &Context<'_>, entry: &Entry) -> Result<(), CaptureEr
     }
     let handle = entry.handle();
     let mut head = [0u8; 16];
-    let read = File::open(handle.path()).and_then(|file| std::os::unix::fs::FileExt::read_at(&file, &mut head, 0));
+    let read = files::open_at_once(&handle).and_then(|file| std::os::unix::fs::FileExt::read_at(&file, &mut head, 0));
     if read.is_ok_and(|count| count == 16) && &head == b"SQLite format 3\0" {
         let why = "it is a database held open, and this pool does not keep inode numbers, by which it knows its file";
         return Err(handle.refuse(why, "install btrfs-progs so that the node can make a pool, or close the database"));
@@ -516,6 +539,12 @@ fn watches(context: &Context<'_>, entry: &Entry) -> Result<Vec<EpollWatch>, Capt
             let why = format!("it watches number {fd}, which is another file now");
             return Err(entry.handle().refuse(why, "end the process and try again"));
         };
+        const EPOLLONESHOT: u64 = 1 << 30;
+        const BEHAVIOUR: u64 = 0xf << 28;
+        if hex("events") & EPOLLONESHOT != 0 && hex("events") & !BEHAVIOUR == 0 {
+            let why = format!("its one-shot watch of number {fd} has fired and waits to be armed again");
+            return Err(entry.handle().refuse(why, "let the program handle the event and try again").passing());
+        }
         watches.push(EpollWatch { pid: holder.pid, fd, events: hex("events") as u32, data: hex("data") });
     }
     Ok(watches)

@@ -29,7 +29,15 @@ const SO_PROTOCOL: i32 = 38;
 const SO_DOMAIN: i32 = 39;
 const SO_BUF_LOCK: i32 = 72;
 const SOL_TCP: i32 = 6;
+const SOL_UDP: i32 = 17;
+const SO_BINDTODEVICE: i32 = 25;
+const SO_GET_FILTER: i32 = 26;
 const TCP_INFO: i32 = 11;
+/// Offsets in `struct tcp_info` (linux/tcp.h), low words: bytes acknowledged, received, sent, and sent again.
+const TCP_INFO_ACKED: usize = 120;
+const TCP_INFO_RECEIVED: usize = 128;
+const TCP_INFO_SENT: usize = 200;
+const TCP_INFO_RESENT: usize = 208;
 const AF_UNIX: i32 = 1;
 const AF_INET: i32 = 2;
 const AF_INET6: i32 = 10;
@@ -43,10 +51,12 @@ const MESSAGES_MAX: usize = 4096;
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
 const CLOSE_HINT: &str = "close it and try again";
 
-/// Options that are kept: level, name, bytes.
+/// Options that are kept: level, name, bytes. One that a kind of socket does not have is skipped; one that is as a new
+/// socket has it is not set again.
 const OPTIONS: &[(i32, i32, usize)] = &[
     (SOL_SOCKET, 2, 4),   // SO_REUSEADDR
     (SOL_SOCKET, 15, 4),  // SO_REUSEPORT
+    (SOL_SOCKET, 5, 4),   // SO_DONTROUTE
     (SOL_SOCKET, 9, 4),   // SO_KEEPALIVE
     (SOL_SOCKET, 6, 4),   // SO_BROADCAST
     (SOL_SOCKET, 10, 4),  // SO_OOBINLINE
@@ -54,22 +64,65 @@ const OPTIONS: &[(i32, i32, usize)] = &[
     (SOL_SOCKET, 20, 16), // SO_RCVTIMEO
     (SOL_SOCKET, 21, 16), // SO_SNDTIMEO
     (SOL_SOCKET, SO_PASSCRED, 4),
+    (SOL_SOCKET, 34, 4), // SO_PASSSEC
+    (SOL_SOCKET, 76, 4), // SO_PASSPIDFD
     (SOL_SOCKET, 12, 4), // SO_PRIORITY
     (SOL_SOCKET, 18, 4), // SO_RCVLOWAT
+    (SOL_SOCKET, 29, 4), // SO_TIMESTAMP
+    (SOL_SOCKET, 35, 4), // SO_TIMESTAMPNS
+    (SOL_SOCKET, 36, 4), // SO_MARK
+    (SOL_SOCKET, 40, 4), // SO_RXQ_OVFL
+    (SOL_SOCKET, SO_PEEK_OFF, 4),
+    (SOL_SOCKET, 46, 4), // SO_BUSY_POLL
+    (SOL_SOCKET, 60, 4), // SO_ZEROCOPY
 ];
 const TCP_OPTIONS: &[(i32, i32, usize)] = &[
-    (SOL_TCP, 1, 4),  // TCP_NODELAY
-    (SOL_TCP, 3, 4),  // TCP_CORK
-    (SOL_TCP, 4, 4),  // TCP_KEEPIDLE
-    (SOL_TCP, 5, 4),  // TCP_KEEPINTVL
-    (SOL_TCP, 6, 4),  // TCP_KEEPCNT
-    (SOL_TCP, 7, 4),  // TCP_SYNCNT
-    (SOL_TCP, 8, 4),  // TCP_LINGER2
-    (SOL_TCP, 9, 4),  // TCP_DEFER_ACCEPT
-    (SOL_TCP, 18, 4), // TCP_USER_TIMEOUT
+    (SOL_TCP, 1, 4),   // TCP_NODELAY
+    (SOL_TCP, 3, 4),   // TCP_CORK
+    (SOL_TCP, 4, 4),   // TCP_KEEPIDLE
+    (SOL_TCP, 5, 4),   // TCP_KEEPINTVL
+    (SOL_TCP, 6, 4),   // TCP_KEEPCNT
+    (SOL_TCP, 7, 4),   // TCP_SYNCNT
+    (SOL_TCP, 8, 4),   // TCP_LINGER2
+    (SOL_TCP, 9, 4),   // TCP_DEFER_ACCEPT
+    (SOL_TCP, 13, 16), // TCP_CONGESTION
+    (SOL_TCP, 18, 4),  // TCP_USER_TIMEOUT
+    (SOL_TCP, 23, 4),  // TCP_FASTOPEN
+    (SOL_TCP, 25, 4),  // TCP_NOTSENT_LOWAT
+    (SOL_TCP, 36, 4),  // TCP_INQ
 ];
-const IP_OPTIONS: &[(i32, i32, usize)] = &[(0, 1, 4), (0, 2, 4)]; // IP_TOS, IP_TTL
-const IPV6_OPTIONS: &[(i32, i32, usize)] = &[(41, 26, 4), (41, 67, 4)]; // IPV6_V6ONLY, IPV6_TCLASS
+const UDP_OPTIONS: &[(i32, i32, usize)] = &[
+    (SOL_UDP, 1, 4),   // UDP_CORK
+    (SOL_UDP, 103, 4), // UDP_SEGMENT
+    (SOL_UDP, 104, 4), // UDP_GRO
+];
+const IP_OPTIONS: &[(i32, i32, usize)] = &[
+    (0, 1, 4),  // IP_TOS
+    (0, 2, 4),  // IP_TTL
+    (0, 8, 4),  // IP_PKTINFO
+    (0, 10, 4), // IP_MTU_DISCOVER
+    (0, 11, 4), // IP_RECVERR
+    (0, 12, 4), // IP_RECVTTL
+    (0, 13, 4), // IP_RECVTOS
+    (0, 15, 4), // IP_FREEBIND
+    (0, 19, 4), // IP_TRANSPARENT
+    (0, 24, 4), // IP_BIND_ADDRESS_NO_PORT
+    (0, 33, 4), // IP_MULTICAST_TTL
+    (0, 34, 4), // IP_MULTICAST_LOOP
+    (0, 49, 4), // IP_MULTICAST_ALL
+];
+const IPV6_OPTIONS: &[(i32, i32, usize)] = &[
+    (41, 26, 4), // IPV6_V6ONLY
+    (41, 16, 4), // IPV6_UNICAST_HOPS
+    (41, 18, 4), // IPV6_MULTICAST_HOPS
+    (41, 19, 4), // IPV6_MULTICAST_LOOP
+    (41, 23, 4), // IPV6_MTU_DISCOVER
+    (41, 25, 4), // IPV6_RECVERR
+    (41, 49, 4), // IPV6_RECVPKTINFO
+    (41, 51, 4), // IPV6_RECVHOPLIMIT
+    (41, 66, 4), // IPV6_RECVTCLASS
+    (41, 67, 4), // IPV6_TCLASS
+];
 
 /// What kind of socket a descriptor is; filled in by [`describe`] when all are known.
 pub(crate) fn placeholder(entry: &Entry) -> Result<ObjectKind, CaptureError> {
@@ -165,6 +218,13 @@ fn options(
             Err(error) => return Err(entry.handle().io()(error)),
         }
     }
+    if sock::option(socket, SOL_SOCKET, SO_BINDTODEVICE, 16).is_ok_and(|name| name.first().is_some_and(|&byte| byte != 0)) {
+        return Err(entry.handle().refuse("sockets bound to an interface are not captured", CLOSE_HINT));
+    }
+    // With no room for it the kernel gives the length of an attached filter.
+    if sock::attached_filter_length(socket, SO_GET_FILTER).unwrap_or(0) > 0 {
+        return Err(entry.handle().refuse("sockets with a packet filter are not captured", CLOSE_HINT));
+    }
     let locked = sock::option_i32(socket, SOL_SOCKET, SO_BUF_LOCK).unwrap_or(0);
     for (bit, name) in [(1, SO_SNDBUF), (2, SO_RCVBUF)] {
         if locked & bit != 0 {
@@ -190,6 +250,7 @@ fn describe_unix(
     };
     unix.local = sock::local_address(socket).map_err(handle.io())?;
     unix.file = bound_file(context, &unix.local);
+    refuse_lost_file(entry, diag, unix)?;
     unix.shutdown = diag.shutdown;
     unix.options = options(entry, socket, &[OPTIONS])?;
     unix.state = match diag.state {
@@ -226,6 +287,21 @@ fn describe_unix(
     Ok(())
 }
 
+/// A socket that must be bound again needs the file it was bound to.
+fn refuse_lost_file(entry: &Entry, diag: &UnixDiag, unix: &UnixSocket) -> Result<(), CaptureError> {
+    let path = unix.local.get(2..).filter(|path| path.first().is_some_and(|&byte| byte != 0));
+    let bound_again = diag.state != 1 || unix.kind == UnixKind::Datagram;
+    match path {
+        Some(path) if bound_again && path[0] != b'/' => {
+            Err(entry.handle().refuse("it was bound to a relative path, whose place is not known", "bind it to an absolute path"))
+        }
+        Some(_) if bound_again && unix.file.is_none() => {
+            Err(entry.handle().refuse("the file it was bound to is gone or is another now", CLOSE_HINT))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Mode and owner of the file a socket is bound to, if that file is there.
 fn bound_file(context: &Context<'_>, local: &[u8]) -> Option<(u32, u32, u32)> {
     let path = local.get(2..).filter(|path| path.first().is_some_and(|&byte| byte != 0))?;
@@ -233,6 +309,9 @@ fn bound_file(context: &Context<'_>, local: &[u8]) -> Option<(u32, u32, u32)> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let found = rustix::fs::openat2(&context.root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT);
     let facts = rustix::fs::fstat(found.ok()?).ok()?;
+    if facts.st_mode & 0o170_000 != 0o140_000 {
+        return None;
+    }
     Some((facts.st_mode & 0o7777, context.id(facts.st_uid), context.id(facts.st_gid)))
 }
 
@@ -264,45 +343,61 @@ fn inbox(
 ) -> Result<Vec<UnixMessage>, CaptureError> {
     let handle = entry.handle();
     let waiting = sock::queue_bytes(socket, FIONREAD).map_err(handle.io())?;
-    let with_credentials = sock::option_i32(socket, SOL_SOCKET, SO_PASSCRED).unwrap_or(0) != 0;
-    let mut messages = Vec::new();
-    let mut take = |data: Vec<u8>, beside: bool| -> Result<(), CaptureError> {
-        if beside && !with_credentials {
-            return Err(handle
-                .refuse("descriptors are in flight on it", "let its reader read and try again")
-                .passing());
-        }
-        messages.push(UnixMessage { data: context.writer.append(&data).map_err(CaptureError::Image)? });
-        Ok(())
+    let in_flight = || handle.refuse("descriptors are in flight on it", "let its reader read and try again").passing();
+    if waiting == 0 && kind != UnixKind::Datagram {
+        return Ok(Vec::new());
+    }
+    if waiting > 0 && sock::option_i32(socket, SOL_SOCKET, SO_PASSCRED).unwrap_or(0) != 0 {
+        let why = "messages that carry their sender's credentials wait on it";
+        return Err(handle.refuse(why, "let its reader read and try again").passing());
+    }
+    let mut keep = |data: &[u8]| -> Result<UnixMessage, CaptureError> {
+        Ok(UnixMessage { data: context.writer.append(data).map_err(CaptureError::Image)? })
     };
     if kind == UnixKind::Stream {
-        if waiting > 0 {
-            let (data, beside) = sock::peek(socket, waiting).map_err(handle.io())?;
-            if data.len() != waiting {
-                return Err(handle
-                    .refuse("descriptors are in flight on it", "let its reader read and try again")
-                    .passing());
-            }
-            take(data, beside)?;
+        let (data, beside) = sock::peek(socket, waiting).map_err(handle.io())?;
+        if beside || data.len() != waiting {
+            return Err(in_flight());
         }
-        return Ok(messages);
+        return Ok(vec![keep(&data)?]);
     }
-    // With a peek offset of 0 each peek gives the next message; the offset is put back to off.
-    sock::set_option(socket, SOL_SOCKET, SO_PEEK_OFF, &0i32.to_le_bytes()).map_err(handle.io())?;
-    let mut result = Ok(());
-    for _ in 0..MESSAGES_MAX {
+    let mut messages = Vec::new();
+    for (data, beside) in peek_all(entry, socket)? {
+        if beside {
+            return Err(in_flight());
+        }
+        if data.is_empty() {
+            return Err(handle.refuse("an empty message waits on it", "let its reader read and try again").passing());
+        }
+        messages.push(keep(&data)?);
+    }
+    Ok(messages)
+}
+
+/// Every message that waits on a socket that keeps them apart: with a peek offset each peek gives the next one. The
+/// program's own offset is put back.
+fn peek_all(entry: &Entry, socket: &OwnedFd) -> Result<Vec<(Vec<u8>, bool)>, CaptureError> {
+    let own = sock::option_i32(socket, SOL_SOCKET, SO_PEEK_OFF).map_err(entry.handle().io())?;
+    let set = |offset: i32| {
+        sock::set_option(socket, SOL_SOCKET, SO_PEEK_OFF, &offset.to_le_bytes()).map_err(entry.handle().io())
+    };
+    set(0)?;
+    let mut all = Vec::new();
+    let result = loop {
         match sock::peek(socket, MESSAGE_BYTES_MAX) {
-            Ok((data, false)) if data.is_empty() => break,
-            Ok((data, beside)) => result = take(data, beside),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-            Err(error) => result = Err(entry.handle().io()(error)),
+            Ok((data, beside)) => {
+                let ends = data.is_empty();
+                all.push((data, beside));
+                if ends || all.len() > MESSAGES_MAX {
+                    break Ok(());
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Ok(()),
+            Err(error) => break Err(entry.handle().io()(error)),
         }
-        if result.is_err() {
-            break;
-        }
-    }
-    sock::set_option(socket, SOL_SOCKET, SO_PEEK_OFF, &(-1i32).to_le_bytes()).map_err(entry.handle().io())?;
-    result.map(|()| messages)
+    };
+    set(own)?;
+    result.map(|()| all)
 }
 
 fn describe_tcp(
@@ -330,6 +425,13 @@ fn describe_tcp(
                 .passing());
         }
         10 => tcp.state = TcpState::Listening(word(28) as i32),
+        7 if was_connected(socket, &word) => {
+            if sock::has_error(socket).map_err(handle.io())? {
+                return Err(handle.refuse("its connection failed and the program has not looked yet", "try again").passing());
+            }
+            tcp.state = TcpState::PeerGone;
+            (tcp.sent_fin, tcp.got_fin) = (true, true);
+        }
         7 => tcp.state = TcpState::Closed { bound: port(&tcp.local) != 0 },
         1 | 4 | 5 | 8 | 9 | 11 => {
             tcp.state = TcpState::PeerGone;
@@ -356,6 +458,13 @@ fn describe_tcp(
     Ok(())
 }
 
+/// Whether a socket in the closed state had a connection: something was acknowledged or received, or is still unread.
+fn was_connected(socket: &OwnedFd, word: &impl Fn(usize) -> u32) -> bool {
+    word(TCP_INFO_ACKED) != 0
+        || word(TCP_INFO_RECEIVED) != 0
+        || sock::queue_bytes(socket, FIONREAD).is_ok_and(|waiting| waiting > 0)
+}
+
 fn describe_udp(entry: &Entry, socket: &OwnedFd, udp: &mut UdpSocket) -> Result<(), CaptureError> {
     let handle = entry.handle();
     if sock::peek(socket, 1).is_ok() {
@@ -366,7 +475,7 @@ fn describe_udp(entry: &Entry, socket: &OwnedFd, udp: &mut UdpSocket) -> Result<
     let local = sock::local_address(socket).map_err(handle.io())?;
     udp.local = (port(&local) != 0).then_some(local);
     udp.peer = sock::peer_address(socket).ok();
-    let mut tables = vec![OPTIONS, IP_OPTIONS];
+    let mut tables = vec![OPTIONS, UDP_OPTIONS, IP_OPTIONS];
     if udp.family == AF_INET6 {
         tables.push(IPV6_OPTIONS);
     }
@@ -396,6 +505,7 @@ fn normal(address: &[u8]) -> Option<([u8; 16], u16)> {
 fn connect_tcp(registry: &mut Registry, sockets: &[(ObjectId, Entry)]) -> Result<(), CaptureError> {
     let mut ends = HashMap::new();
     let mut listening = Vec::new();
+    let entries: HashMap<ObjectId, &Entry> = sockets.iter().map(|(id, entry)| (*id, entry)).collect();
     for (id, _) in sockets {
         let ObjectKind::Tcp(tcp) = &registry.objects[id.0 as usize].kind else { continue };
         match (&tcp.state, &tcp.peer) {
@@ -411,6 +521,10 @@ fn connect_tcp(registry: &mut Registry, sockets: &[(ObjectId, Entry)]) -> Result
         let (TcpState::PeerGone, Some(peer)) = (&tcp.state, &tcp.peer) else { continue };
         tcp.active = !listening.contains(&port(&tcp.local));
         match ends.get(&(normal(peer), normal(&tcp.local))) {
+            Some(other) if !arrived(entry, &entries[other])? => {
+                let why = "bytes are on their way between its ends";
+                return Err(entry.handle().refuse(why, "let the receiver read and try again").passing());
+            }
             Some(&other) => tcp.state = TcpState::Connected(other),
             None if tcp.got_fin => {}
             None => {
@@ -422,6 +536,23 @@ fn connect_tcp(registry: &mut Registry, sockets: &[(ObjectId, Entry)]) -> Result
         }
     }
     Ok(())
+}
+
+/// Whether all that one end has sent has arrived at the other; an end of stream counts for one byte.
+fn arrived(from: &Entry, to: &Entry) -> Result<bool, CaptureError> {
+    let info = |entry: &Entry| -> Result<Vec<u8>, CaptureError> {
+        sock::option(entry.duplicate()?, SOL_TCP, TCP_INFO, 256).map_err(entry.handle().io())
+    };
+    let long = |info: &[u8], at: usize| {
+        info.get(at..at + 8).map_or(0, |raw| u64::from_le_bytes(std::array::from_fn(|index| raw[index])))
+    };
+    let (sender, receiver) = (info(from)?, info(to)?);
+    if sender.len() < TCP_INFO_RESENT + 8 {
+        return Ok(true); // Before Linux 4.19 the kernel did not count this.
+    }
+    let sent = long(&sender, TCP_INFO_SENT).saturating_sub(long(&sender, TCP_INFO_RESENT));
+    let received = long(&receiver, TCP_INFO_RECEIVED);
+    Ok(received == sent || received == sent + 1)
 }
 
 /// Marks unix sockets that were accepted from a listener that is still there.

@@ -2,6 +2,7 @@
 
 use super::{CaptureRequest, Context, cgroup_members, refuse};
 use crate::error::CaptureError;
+use crate::restore::tree as plan;
 use crate::procfs::{self, Stat, Status};
 use crate::stop::Stopped;
 use branchbox_sys::kcmp::{self, Kind};
@@ -9,7 +10,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 
 /// A process below the guest.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Member {
     /// Host id.
     pub host_pid: i32,
@@ -109,27 +110,96 @@ pub(crate) fn refuse_sharing(context: &Context<'_>) -> Result<(), CaptureError> 
 }
 
 fn sharing_pair<'m>(live: &[&'m Member], kind: Kind) -> std::io::Result<Option<(&'m Member, &'m Member)>> {
-    let mut failure = None;
-    let mut sorted = live.to_vec();
-    sorted.sort_by(|a, b| {
-        kcmp::order(a.host_pid, b.host_pid, kind).unwrap_or_else(|error| {
-            failure = Some(error);
-            a.host_pid.cmp(&b.host_pid)
-        })
-    });
-    if let Some(error) = failure {
-        return Err(error);
-    }
-    for pair in sorted.windows(2) {
-        if kcmp::order(pair[0].host_pid, pair[1].host_pid, kind)? == Ordering::Equal {
-            return Ok(Some((pair[0], pair[1])));
-        }
-    }
-    Ok(None)
+    let classes = classes(live.len(), |a, b| kcmp::order(live[a].host_pid, live[b].host_pid, kind))?;
+    Ok(classes.iter().find(|class| class.len() > 1).map(|class| (live[class[0]], live[class[1]])))
 }
 
-/// The highest id in use, which a restored namespace goes on from.
+/// Groups the numbers below `count` that compare as equal, by the kernel's own order.
+///
+/// Inserts one by one instead of sorting with the comparison: it can fail, and an order that fails is none.
+pub(crate) fn classes(
+    count: usize,
+    compare: impl Fn(usize, usize) -> std::io::Result<Ordering>,
+) -> std::io::Result<Vec<Vec<usize>>> {
+    let mut classes: Vec<Vec<usize>> = Vec::new();
+    'next: for item in 0..count {
+        let (mut low, mut high) = (0, classes.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            match compare(classes[middle][0], item)? {
+                Ordering::Equal => {
+                    classes[middle].push(item);
+                    continue 'next;
+                }
+                Ordering::Less => low = middle + 1,
+                Ordering::Greater => high = middle,
+            }
+        }
+        classes.insert(low, vec![item]);
+    }
+    Ok(classes)
+}
+
+/// Refuses a tree that no order of making could bring about.
+pub(crate) fn refuse_impossible(context: &Context<'_>) -> Result<(), CaptureError> {
+    let nodes: Vec<plan::Node> = context
+        .members
+        .iter()
+        .map(|m| plan::Node { pid: m.pid, parent: m.parent, group: m.group, session: m.session })
+        .collect();
+    let Err(impossible) = plan::plan(&nodes) else { return Ok(()) };
+    let member = context.members.iter().find(|member| member.pid == impossible.pid);
+    let member = member.expect("the plan is about these members");
+    let object = format!("session {}", impossible.session);
+    let why = format!("its parent {} never was in that session", impossible.parent);
+    Err(refuse(member, object, why, "end it and try again"))
+}
+
+/// Refuses SysV semaphores, queues and segments: they outlive processes and are found by key. The kernel shows them to
+/// whoever is in the namespace.
+pub(crate) fn refuse_sysv(context: &Context<'_>) -> Result<(), CaptureError> {
+    use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+    let path = procfs::path(context.request.guest_pid, "ns/ipc");
+    let looked: std::io::Result<Option<&str>> = std::thread::scope(|scope| {
+        let look = scope.spawn(|| {
+            let namespace = std::fs::File::open(path)?;
+            let kind = Some(LinkNameSpaceType::InterProcessCommunication);
+            move_into_link_name_space(rustix::fd::AsFd::as_fd(&namespace), kind)?;
+            for (file, what) in [("sem", "semaphores"), ("msg", "message queues"), ("shm", "shared memory segments")] {
+                if std::fs::read_to_string(format!("/proc/sysvipc/{file}"))?.lines().count() > 1 {
+                    return Ok(Some(what));
+                }
+            }
+            Ok(None)
+        });
+        look.join().unwrap_or_else(|_| Err(std::io::Error::other("the thread in the namespace panicked")))
+    });
+    match looked.map_err(CaptureError::io("listing SysV objects"))? {
+        None => Ok(()),
+        Some(what) => {
+            let guest = Member { host_pid: context.request.guest_pid, pid: 1, ..Member::default() };
+            let owner = context.members.first().unwrap_or(&guest);
+            Err(refuse(owner, format!("SysV {what} in its sandbox"), "they are not captured yet", "remove them with ipcrm"))
+        }
+    }
+}
+
+/// The last id given out, which a restored namespace goes on from: what the guest read, or the highest id in use.
 pub(crate) fn last_pid(context: &Context<'_>) -> i32 {
     let threads = context.stopped.tasks.iter().map(|task| crate::stop::inside(task.tid));
-    threads.chain(context.members.iter().map(|member| member.pid)).max().unwrap_or(1)
+    let used = threads.chain(context.members.iter().map(|member| member.pid));
+    used.chain([context.request.last_pid]).max().unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::classes;
+
+    #[test]
+    fn equals_are_found_and_a_failing_order_is_told() {
+        let values = [3, 1, 3, 2, 1];
+        let found = classes(5, |a, b| Ok(values[a].cmp(&values[b]))).expect("an order");
+        assert_eq!(found, [vec![1, 4], vec![3], vec![0, 2]]);
+        assert!(classes(5, |_, _| Err(std::io::Error::other("gone"))).is_err());
+    }
 }

@@ -99,6 +99,11 @@ impl Maker<'_> {
 
     /// Makes a deleted file under its old name (or, when that is taken, beside it), opens it and deletes it again.
     fn ghost(&self, ghost: &Ghost) -> Result<OwnedFd, String> {
+        let parent = Path::new(std::ffi::OsStr::from_bytes(&ghost.path)).parent().unwrap_or_else(|| Path::new("/"));
+        keeping_times(parent, || self.make_ghost(ghost))
+    }
+
+    fn make_ghost(&self, ghost: &Ghost) -> Result<OwnedFd, String> {
         let wanted = Path::new(std::ffi::OsStr::from_bytes(&ghost.path));
         let shown = wanted.display();
         let failed = |what: &str| {
@@ -174,6 +179,10 @@ impl Maker<'_> {
         let failed = |errno: rustix::io::Errno| format!("opening {shown}: {errno}");
         let mut flags =
             OFlags::from_bits_retain(object.flags.cast_unsigned() & KEPT_FLAGS) | OFlags::CLOEXEC | OFlags::NOCTTY;
+        if file.file_type != 0o040_000 {
+            // Also part of O_TMPFILE, which says how a file came to be and not how it is open.
+            flags -= OFlags::DIRECTORY;
+        }
         if file.file_type == 0o120_000 {
             flags |= OFlags::NOFOLLOW;
         }
@@ -200,6 +209,22 @@ impl Maker<'_> {
         }
         Ok(fd)
     }
+}
+
+/// Runs `work`, which makes and removes entries of a directory, and puts the directory's times back.
+pub(super) fn keeping_times<T>(directory: &Path, work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    let before = rustix::fs::stat(directory).ok();
+    let made = work()?;
+    if let Some(before) = before {
+        let time = |tv_sec: i64, tv_nsec: i64| Timespec { tv_sec, tv_nsec };
+        let times = Timestamps {
+            last_access: time(before.st_atime as i64, before.st_atime_nsec as i64),
+            last_modification: time(before.st_mtime as i64, before.st_mtime_nsec as i64),
+        };
+        rustix::fs::utimensat(rustix::fs::CWD, directory, &times, AtFlags::empty())
+            .map_err(|errno| format!("dating {}: {errno}", directory.display()))?;
+    }
+    Ok(made)
 }
 
 fn make_parents(path: &Path) -> Result<Vec<std::path::PathBuf>, rustix::io::Errno> {

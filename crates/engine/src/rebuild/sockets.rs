@@ -5,7 +5,6 @@ use branchbox_snapshot::{
     Blob, ObjectKind, SocketOption, TcpSocket, TcpState, UdpSocket, UnixKind, UnixSocket, UnixState,
 };
 use branchbox_sys::sock;
-use branchbox_sys::task::set_fs_ids;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::fs::Mode;
@@ -86,7 +85,10 @@ impl Maker<'_> {
     }
 
     fn tcp_connection(&mut self, index: usize, tcp: &TcpSocket) -> Result<(), String> {
-        let peer = tcp.peer.as_deref().ok_or("a connection without a peer")?;
+        let Some(peer) = tcp.peer.as_deref() else {
+            self.made[index] = Some(self.ended_connection(tcp)?);
+            return Ok(());
+        };
         let other = match tcp.state {
             TcpState::Connected(other) => match &self.plan.objects[other.0 as usize].kind {
                 ObjectKind::Tcp(socket) => Some((other.0 as usize, socket)),
@@ -119,6 +121,20 @@ impl Maker<'_> {
             self.made[other_index] = Some(far);
         }
         Ok(())
+    }
+
+    /// A connection that both sides have ended, of which unread bytes may be left; the kernel has forgotten the peer.
+    fn ended_connection(&self, tcp: &TcpSocket) -> Result<OwnedFd, String> {
+        let failed = text("making an ended TCP connection");
+        let mut any = tcp.local.clone();
+        any[2..4].fill(0);
+        let listener = bound(tcp.family, &any)?;
+        sock::listen(&listener, 1).map_err(&failed)?;
+        let near = bound(tcp.family, &tcp.local)?;
+        sock::connect(&near, &sock::local_address(&listener).map_err(&failed)?).map_err(&failed)?;
+        let far = sock::accept(&listener).map_err(&failed)?;
+        self.deliver(&far, tcp.inbox)?;
+        Ok(near)
     }
 
     /// Connects from `from` to `to` (as the connecting side writes it) where `at` is listened on: the connecting and the
@@ -351,16 +367,22 @@ fn unix_alone(unix: &UnixSocket) -> Result<OwnedFd, String> {
     Ok(fd)
 }
 
+/// The file gets its owner and mode afterwards: its owner need not be allowed to make files there.
 fn bind_path(fd: &OwnedFd, unix: &UnixSocket, path: &[u8], mode: u32, owner: (u32, u32)) -> Result<(), String> {
+    use std::os::unix::ffi::OsStrExt;
     let failed = |errno: rustix::io::Errno| format!("binding {}: {errno}", String::from_utf8_lossy(path));
-    rustix::fs::unlink(path).map_err(failed)?;
-    let old = set_fs_ids(owner.0, owner.1);
-    let bound = sock::bind(fd, &unix.local);
-    set_fs_ids(old.0, old.1);
-    bound.map_err(text("binding a unix socket"))?;
-    let (uid, gid) = (rustix::fs::Uid::from_raw(owner.0), rustix::fs::Gid::from_raw(owner.1));
-    rustix::fs::chown(path, Some(uid), Some(gid)).map_err(failed)?;
-    rustix::fs::chmod(path, Mode::from_raw_mode(mode)).map_err(failed)
+    let directory = std::path::Path::new(std::ffi::OsStr::from_bytes(path)).parent();
+    super::files::keeping_times(directory.unwrap_or_else(|| std::path::Path::new("/")), || {
+        let there = rustix::fs::lstat(path).map_err(failed)?;
+        if there.st_mode & 0o170_000 != 0o140_000 {
+            return Err(format!("{} is no socket any more", String::from_utf8_lossy(path)));
+        }
+        rustix::fs::unlink(path).map_err(failed)?;
+        sock::bind(fd, &unix.local).map_err(text("binding a unix socket"))?;
+        let (uid, gid) = (rustix::fs::Uid::from_raw(owner.0), rustix::fs::Gid::from_raw(owner.1));
+        rustix::fs::chown(path, Some(uid), Some(gid)).map_err(failed)?;
+        rustix::fs::chmod(path, Mode::from_raw_mode(mode)).map_err(failed)
+    })
 }
 
 fn early(option: &SocketOption) -> bool {

@@ -17,6 +17,8 @@ const SYS_MLOCK2: i64 = 325;
 const SYS_RSEQ: i64 = 334;
 const MAP_SHARED: u64 = 1;
 const MAP_PRIVATE: u64 = 2;
+/// A kind of mapping of its own (Linux 6.11).
+const MAP_DROPPABLE: u64 = 8;
 const MAP_ANONYMOUS: u64 = 0x20;
 const MAP_GROWSDOWN: u64 = 0x100;
 const MAP_NORESERVE: u64 = 0x4000;
@@ -24,6 +26,7 @@ const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
 const PROT_WRITE: u64 = 2;
 const MREMAP_FIXED: u64 = 3;
 const MADV_MERGEABLE: i32 = 12;
+const MADV_GUARD_INSTALL: u64 = 102;
 const CHUNK_BYTES: usize = 1 << 20;
 /// Calls gathered before a batch is made, so that data for them fits.
 const CALLS_AT_ONCE: usize = 256;
@@ -126,6 +129,7 @@ fn find_syscall(pid: i32, vdso: &Area) -> io::Result<Option<u64>> {
 
 fn map(batch: &mut Batch<'_>, mapping: &Mapping, fds: &[i32]) -> io::Result<()> {
     let (fd, sharing) = match mapping.backing {
+        Backing::Anonymous if mapping.droppable => (u64::MAX, MAP_DROPPABLE | MAP_ANONYMOUS),
         Backing::Anonymous => (u64::MAX, MAP_PRIVATE | MAP_ANONYMOUS),
         Backing::Object(object) => {
             let fd = fds.get(object.0 as usize).copied().filter(|&fd| fd >= 0);
@@ -182,7 +186,11 @@ fn write_memory(pid: i32, address: u64, mut part: &[u8]) -> io::Result<()> {
 fn finish(batch: &mut Batch<'_>, mapping: &Mapping) -> io::Result<()> {
     const PR_SET_VMA: u64 = 0x5356_4d41;
     let (start, bytes) = (mapping.start, mapping.end - mapping.start);
-    for &advice in &mapping.advice {
+    for &(from, to) in &mapping.guards {
+        batch.call(SYS_MADVISE, &[from, to - from, MADV_GUARD_INSTALL]);
+    }
+    // The kernel gives droppable memory its advice by itself, and takes no other.
+    for &advice in mapping.advice.iter().filter(|_| !mapping.droppable) {
         if advice == MADV_MERGEABLE {
             batch.attempt(SYS_MADVISE, &[start, bytes, advice as u64]);
         } else {

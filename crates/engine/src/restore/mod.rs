@@ -11,7 +11,7 @@
 mod memory;
 mod process;
 mod remote;
-mod tree;
+pub(crate) mod tree;
 
 use crate::error::RestoreError;
 use crate::fault;

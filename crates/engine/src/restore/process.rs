@@ -50,8 +50,12 @@ const SECBIT_NO_SETUID_FIXUP: u64 = 4;
 const CAPABILITIES: u64 = 41;
 const O_CLOEXEC: u64 = 0o2_000_000;
 const O_NONBLOCK: i32 = 0o4000;
+/// Size of `struct robust_list_head`, the only one the kernel takes.
+const ROBUST_LIST_BYTES: u64 = 24;
 const SS_DISABLE: u32 = 2;
 const SS_AUTODISARM: u32 = 1 << 31;
+const ERESTARTNOHAND: u64 = (-514i64).cast_unsigned();
+const ERESTART_RESTARTBLOCK: u64 = (-516i64).cast_unsigned();
 const SIGKILL: usize = 9;
 const SIGSTOP: usize = 19;
 
@@ -69,7 +73,10 @@ pub(crate) fn descriptors(batch: &mut Batch<'_>, process: &Process, objects: &[O
                 batch.run()?;
                 batch.call(SYS_PIDFD_OPEN, &[*pid as u64, nonblocking as u64]);
                 let made = batch.run()?.first().copied().unwrap_or(-1);
-                if made != i64::from(slot.fd) {
+                if made == i64::from(slot.fd) {
+                    const F_SETFD: u64 = 2;
+                    batch.call(SYS_FCNTL, &[made as u64, F_SETFD, u64::from(slot.cloexec)]);
+                } else {
                     batch.call(SYS_DUP3, &[made as u64, slot.fd as u64, flags]);
                 }
             }
@@ -78,7 +85,6 @@ pub(crate) fn descriptors(batch: &mut Batch<'_>, process: &Process, objects: &[O
     }
     batch.run()?;
     watches(batch, process, objects, fds)?;
-    locks(batch, process)?;
     let mut numbers: Vec<u64> = process.fds.iter().map(|slot| slot.fd as u64).collect();
     numbers.sort_unstable();
     let mut from = 0;
@@ -89,7 +95,9 @@ pub(crate) fn descriptors(batch: &mut Batch<'_>, process: &Process, objects: &[O
         from = number + 1;
     }
     batch.call(SYS_CLOSE_RANGE, &[from, u64::from(u32::MAX), 0]);
-    batch.run().map(drop)
+    batch.run()?;
+    // Closing any descriptor of a file drops all record locks of the process on it (fcntl(2)), so they come last.
+    locks(batch, process)
 }
 
 /// A watched number means the watching process's own descriptor, so each process adds its own watches.
@@ -142,9 +150,7 @@ pub(crate) fn attributes(batch: &mut Batch<'_>, process: &Process) -> io::Result
     batch.run()?;
     batch.call(SYS_PERSONALITY, &[u64::from(process.personality)]);
     batch.call(SYS_PRCTL, &[PR_SET_CHILD_SUBREAPER, u64::from(process.subreaper)]);
-    if process.thp_disabled {
-        batch.call(SYS_PRCTL, &[PR_SET_THP_DISABLE, 1]);
-    }
+    batch.call(SYS_PRCTL, &[PR_SET_THP_DISABLE, u64::from(process.thp_disabled)]);
     for bit in (0..32).filter(|bit| process.membarrier >> bit & 1 == 1) {
         batch.call(SYS_MEMBARRIER, &[1 << bit]);
     }
@@ -191,15 +197,12 @@ fn timers(batch: &mut Batch<'_>, process: &Process) -> io::Result<()> {
 /// What each thread has of its own. Rights come last, since everything before needs them.
 pub(crate) fn thread(batch: &mut Batch<'_>, process: &Process, thread: &Thread) -> io::Result<()> {
     let (address, flags, bytes) = thread.alt_stack;
-    if flags & SS_DISABLE == 0 {
-        let kept = flags & SS_AUTODISARM;
-        let raw = [address.to_le_bytes(), u64::from(kept).to_le_bytes(), bytes.to_le_bytes()].concat();
-        let at = batch.data(&raw)?;
-        batch.call(SYS_SIGALTSTACK, &[at, 0]);
-    }
-    if thread.robust_list.0 != 0 {
-        batch.call(SYS_SET_ROBUST_LIST, &[thread.robust_list.0, thread.robust_list.1]);
-    }
+    // Set also where there is none: the thread still has what it inherited from the guest.
+    let kept = flags & (SS_AUTODISARM | SS_DISABLE);
+    let raw = [address.to_le_bytes(), u64::from(kept).to_le_bytes(), bytes.to_le_bytes()].concat();
+    let at = batch.data(&raw)?;
+    batch.call(SYS_SIGALTSTACK, &[at, 0]);
+    batch.call(SYS_SET_ROBUST_LIST, &[thread.robust_list.0, ROBUST_LIST_BYTES]);
     batch.call(SYS_SET_TID_ADDRESS, &[thread.clear_child_tid]);
     if let Some((address, bytes, signature)) = thread.rseq {
         batch.call(SYS_RSEQ, &[address, u64::from(bytes), 0, u64::from(signature)]);
@@ -242,7 +245,7 @@ fn rights(batch: &mut Batch<'_>, process: &Process, thread: &Thread) -> io::Resu
     if thread.no_new_privs {
         batch.call(SYS_PRCTL, &[PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0]);
     }
-    batch.call(SYS_PRCTL, &[PR_SET_DUMPABLE, u64::from(process.dumpable.min(1))]);
+    batch.call(SYS_PRCTL, &[PR_SET_DUMPABLE, u64::from(process.dumpable == 1)]);
     batch.call(SYS_PRCTL, &[PR_SET_PDEATHSIG, thread.death_signal as u64]);
     let header = batch.data(&[0x2008_0522u32.to_le_bytes(), 0u32.to_le_bytes()].concat())?;
     let half = |set: u64, shift: u32| ((set >> shift) as u32).to_le_bytes();
@@ -305,6 +308,8 @@ pub(crate) fn from_outside(process: &Process, remotes: &[Remote]) -> io::Result<
             task::set_io_priority(remote.host_tid, thread.io_priority)?;
         }
     }
+    let path = crate::procfs::path(leader.host_tid, "coredump_filter");
+    std::fs::write(path, format!("{:#x}", process.coredump_filter))?;
     let path = crate::procfs::path(leader.host_tid, "oom_score_adj");
     let now = std::fs::read_to_string(&path)?;
     if now.trim() != process.oom_score_adj.to_string() {
@@ -313,8 +318,11 @@ pub(crate) fn from_outside(process: &Process, remotes: &[Remote]) -> io::Result<
     Ok(lowered)
 }
 
-/// The last touch: registers, vector state and mask. A call that was interrupted is made again by hand, since the kernel
-/// restarts only what it interrupted itself.
+/// The last touch: registers, vector state and mask.
+///
+/// A call that was interrupted keeps the kernel's own mark in `rax`: leaving a ptrace stop makes the kernel look at it and
+/// make the call again, or give `EINTR` when a signal that waited has a handler, as it does in the source. A call that
+/// would go on by its restart block, which a new task does not have, is marked to be made again instead.
 pub(crate) fn registers(remote: Remote, thread: &Thread) -> io::Result<()> {
     let words: [u64; 27] = thread
         .registers
@@ -322,10 +330,11 @@ pub(crate) fn registers(remote: Remote, thread: &Thread) -> io::Result<()> {
         .try_into()
         .map_err(|_| io::Error::other(MachineFileError::Damaged { path: "machine".into(), what: "registers" }))?;
     let mut registers = ptrace::registers_from_words(&words);
-    if thread.restart == Restart::Again {
-        (registers.rax, registers.rip) = (registers.orig_rax, registers.rip.wrapping_sub(2));
+    match thread.restart {
+        Restart::Again if registers.rax == ERESTART_RESTARTBLOCK => registers.rax = ERESTARTNOHAND,
+        Restart::Again => {}
+        Restart::None => registers.orig_rax = u64::MAX,
     }
-    registers.orig_rax = u64::MAX;
     ptrace::set_xstate(remote.host_tid, &thread.xstate)?;
     ptrace::set_registers(remote.host_tid, &registers)?;
     ptrace::set_signal_mask(remote.host_tid, thread.mask)

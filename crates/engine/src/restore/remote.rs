@@ -7,7 +7,7 @@ use branchbox_sys::remote::{self, Entry, Header};
 use std::io;
 
 /// Bytes of one thread's slot: entries in the lower half, data in the upper.
-pub(crate) const SLOT_BYTES: usize = 64 * 1024;
+pub(crate) const SLOT_BYTES: usize = 128 * 1024;
 const DATA: usize = SLOT_BYTES / 2;
 const CALLS_MAX: usize = (DATA - Header::ENTRIES) / Header::ENTRY_BYTES;
 const MARKER: i32 = 5;

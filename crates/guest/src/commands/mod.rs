@@ -300,6 +300,7 @@ impl Table {
         let now = Instant::now();
         GuestState {
             next_exec: self.next_exec,
+            last_pid: last_pid(),
             execs: self.listed().map(|command| saved::save(command, now)).collect(),
         }
     }
@@ -332,4 +333,10 @@ impl Table {
         self.next_exec = state.next_exec;
         Ok(())
     }
+}
+
+/// The last pid given out in this namespace; 0 where the kernel does not tell.
+fn last_pid() -> i32 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/ns_last_pid").unwrap_or_default();
+    text.trim().parse().unwrap_or(0)
 }

@@ -124,7 +124,7 @@ fn saved(info: ExecInfo) -> SavedExec {
 }
 
 fn table(next_exec: u64, execs: Vec<SavedExec>) -> Vec<OwnedFd> {
-    vec![memory_file(&encode_attached(&GuestState { next_exec, execs }).unwrap()).unwrap()]
+    vec![memory_file(&encode_attached(&GuestState { next_exec, last_pid: 0, execs }).unwrap()).unwrap()]
 }
 
 fn a_saved_table_is_taken_over() {

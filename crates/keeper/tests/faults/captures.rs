@@ -2,6 +2,7 @@
 
 use crate::state::ended;
 use crate::world::{Outcome, World, names, passages};
+use std::time::Instant;
 
 /// Tries to reach a passage that only some captures have, as processes come and go.
 const TRIES: u32 = 3;
@@ -58,6 +59,24 @@ pub fn killed() {
             world.adopt();
         }
     });
+    world.shut_down();
+}
+
+/// Between any two points too: at instants spread over the time that a capture takes.
+pub fn killed_between_points() {
+    const INSTANTS: u32 = 50;
+    let mut world = World::new();
+    let begun = Instant::now();
+    world.points();
+    let whole = begun.elapsed();
+    for instant in 0..INSTANTS {
+        let wait = whole * instant / INSTANTS;
+        world.kill_after(wait);
+        world.adopt();
+        world.check(&format!("killed {wait:?} into a capture"));
+    }
+    capture_again(&mut world, "all of them");
+    println!("killed at {INSTANTS} instants within {whole:?}");
     world.shut_down();
 }
 

@@ -24,6 +24,7 @@ use std::process::ExitCode;
 
 const TESTS: &[Test] = &[
     ("a_keeper_killed_at_any_step_of_a_capture_harms_no_source", captures::killed),
+    ("a_keeper_killed_between_steps_of_a_capture_harms_no_source", captures::killed_between_points),
     ("a_keeper_killed_while_it_takes_over_harms_no_source", captures::killed_while_taking_over),
     ("a_capture_that_fails_at_any_step_harms_no_source", captures::failing),
     ("debuggers_and_vfork_inside_do_not_keep_a_keeper_from_taking_over", captures::hindered),

@@ -145,6 +145,20 @@ impl World {
         let _ = self.state.pool.remove_layer(name);
     }
 
+    /// Asks for a capture and kills the keeper that long after, wherever it is.
+    pub fn kill_after(&mut self, wait: Duration) {
+        self.captures += 1;
+        let name = format!("c{}", self.captures);
+        let (image, layer) = (self.state.directory.join(&name), self.state.pool.layer_path(&name).unwrap());
+        let (child, keeper) = self.keeper.as_mut().unwrap();
+        let request = keeper::Request { id: 7, call: Call::Capture { image: Some(image), layer } };
+        send_packet(&keeper.socket, &encode(&request).unwrap(), &[]).unwrap();
+        std::thread::sleep(wait);
+        child.kill().unwrap();
+        self.bury();
+        self.forget(&name);
+    }
+
     /// The keeper that was told to die is dead.
     pub fn bury(&mut self) {
         let (mut child, _) = self.keeper.take().unwrap();
@@ -165,28 +179,29 @@ impl World {
     pub fn adopt(&mut self) {
         let (child, keeper, running) = self.state.running();
         assert_eq!(running.guest_pid, self.guest_pid, "the sandbox was not adopted but made anew");
+        let log = self.state.log();
+        assert!(!log.contains("what the last keeper left"), "{log}");
         self.keeper = Some((child, keeper));
     }
 
-    /// Nothing in the sandbox is other than before, and everything counts on.
+    /// Nothing in the sandbox is other than before, also after everything has counted on.
     pub fn check(&self, when: &str) {
+        self.is_as_before(when);
+        self.counts_on();
+        self.is_as_before(when);
+    }
+
+    /// Waits, since a shell that is about to fork blocks signals for that moment.
+    fn is_as_before(&self, when: &str) {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let problems = self.problems();
             if problems.is_empty() {
-                break;
+                return;
             }
-            assert!(Instant::now() < deadline, "{when}:\n{problems}{}", self.state.log());
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        self.counts_on();
-        let problems = self.problems();
-        assert!(errors(self.guest_pid).is_empty(), "{when}: {}", errors(self.guest_pid));
-        // A shell may be about to fork just now, with signals blocked.
-        if !problems.is_empty() {
-            std::thread::sleep(Duration::from_millis(20));
-            let problems = self.problems();
-            assert!(problems.is_empty() || self.problems().is_empty(), "{when}:\n{problems}");
+            let noticed = errors(self.guest_pid);
+            assert!(noticed.is_empty() && Instant::now() < deadline, "{when}:\n{problems}{}", self.state.log());
+            std::thread::sleep(Duration::from_millis(3));
         }
     }
 
