@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from support.node import gone
-from support.outside import keeper_pid, processes
+from support.outside import keeper_pid, processes, steady
 from support.wait import until
 from support.zoo import Zoo
 from withruntime import RuntimeAPIError
@@ -79,7 +79,7 @@ def test_a_waiting_server_never_notices(sandbox):
 def test_a_keeper_killed_during_a_capture_harms_no_source(node, seed):
     with node.client.sandboxes.create() as sandbox:
         zoo = Zoo.start(sandbox)
-        before = {inner: seen.name for inner, seen in processes(node, sandbox.id).items() if seen.name != "sleep"}
+        before = steady(node, sandbox.id)
         keeper, chance = keeper_pid(node, sandbox.id), random.Random(seed)
         outcome: list[object] = []
 
@@ -97,8 +97,7 @@ def test_a_keeper_killed_during_a_capture_harms_no_source(node, seed):
         assert not work.is_alive() and outcome
         until(lambda: fine(sandbox), seconds=30, what="the sandbox answers again")
         zoo.verify(sandbox)
-        after = {inner: seen.name for inner, seen in processes(node, sandbox.id).items() if seen.name != "sleep"}
-        assert before.items() <= after.items(), "a process was lost"
+        assert before.items() <= steady(node, sandbox.id).items(), "a process was lost"
         assert all(seen.state not in "tT" for seen in processes(node, sandbox.id).values()), "a task stayed stopped"
         copy = sandbox.fork()
         zoo.copy().verify(copy)
@@ -125,3 +124,39 @@ def test_captures_during_writes_never_tear_a_database(sandbox, zoo: Zoo):
         finally:
             copy.delete()
     zoo.verify(sandbox)
+
+
+TIMED = """
+import asyncio, ctypes, select, time
+async def main():
+    begin = time.monotonic()
+    await asyncio.sleep(3)
+    print("slept", time.monotonic() - begin, flush=True)
+poll = select.epoll()
+early = 0
+import threading
+def constant():
+    global early
+    while True:
+        begin = time.monotonic()
+        poll.poll(0.15)
+        if time.monotonic() - begin < 0.149: early += 1
+threading.Thread(target=constant, daemon=True).start()
+asyncio.run(main())
+print("early", early, flush=True)
+"""
+
+
+def test_timers_of_the_source_end_in_time_under_frequent_captures(node, sandbox):
+    """A wait whose limit started anew at each capture would never end; one cut short too much would end early."""
+    sandbox.files.write("/workspace/timed.py", TIMED)
+    timed = sandbox.spawn("exec python3 /workspace/timed.py")
+    for _ in range(20):
+        if timed.refresh()["state"] != "running":
+            break
+        snapshot = sandbox.snapshot()
+        node.client.snapshots.delete(snapshot["id"])
+        threading.Event().wait(0.4)
+    words = timed.wait().stdout.split()
+    assert words[0] == "slept" and 3.0 <= float(words[1]) < 4.5, words
+    assert words[2:] == ["early", "0"]

@@ -187,10 +187,10 @@ impl Live {
         if self.page.is_some() {
             return Ok(());
         }
-        self.to_syscall_stop(tid)?;
+        self.run_to_syscall(tid)?;
         // Whatever fails in the call, the thread comes out of it first: other registers would be other arguments.
         let aimed = aim_at_mmap(tid);
-        self.to_syscall_stop(tid)?;
+        self.run_to_syscall(tid)?;
         let registers = ptrace::registers(tid)?;
         let address = registers.rax;
         if registers.orig_rax == SYS_MMAP && address <= u64::MAX - 4095 {
@@ -243,9 +243,9 @@ impl Live {
         // It is so already, but for a thread that an error cut off before.
         ptrace::set_signal_mask(task.tid, u64::MAX)?;
         let mut passed = fault::point("live.tail");
-        self.to_syscall_stop(task.tid)?;
+        self.run_to_syscall(task.tid)?;
         passed = passed.and(fault::point("live.munmap_entry"));
-        self.to_syscall_stop(task.tid)?;
+        self.run_to_syscall(task.tid)?;
         let registers = ptrace::registers(task.tid)?;
         if registers.orig_rax == SYS_MUNMAP && registers.rax == 0 {
             return Ok(passed);
@@ -253,7 +253,7 @@ impl Live {
         Err(io::Error::other("the batch page was not unmapped"))
     }
 
-    fn to_syscall_stop(&mut self, tid: i32) -> io::Result<()> {
+    fn run_to_syscall(&mut self, tid: i32) -> io::Result<()> {
         for _ in 0..FOREIGN_STOPS_MAX {
             ptrace::to_syscall(tid)?;
             match ptrace::wait(tid)? {

@@ -183,7 +183,7 @@ impl Stopped {
         step("stop.seized", "recover.seized")?;
         stopped.repair_all()?;
         step("stop.repaired", "recover.repaired")?;
-        history.note(&stopped.tasks);
+        history.note(&mut stopped.tasks).map_err(CaptureError::io("looking at calls that wait"))?;
         if let Some(blocker) = blocker {
             return blocker;
         }
@@ -446,6 +446,7 @@ pub fn still<T>(cgroup: &Path, history: &mut CallHistory, work: impl FnOnce() ->
     let begin = Instant::now();
     let stopped = Stopped::stop(cgroup, history)?;
     let result = work();
+    history.settle();
     stopped.release();
     Ok((result, begin.elapsed().as_micros() as u64))
 }

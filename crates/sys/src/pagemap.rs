@@ -70,7 +70,9 @@ struct PageRegion {
 /// What the ioctl or the read says.
 pub fn scan(pagemap: &File, start: u64, end: u64, wanted: Wanted) -> io::Result<Vec<Run>> {
     match scan_by_ioctl(pagemap, start, end, wanted) {
-        Err(error) if error.raw_os_error() == Some(libc::ENOTTY) && wanted != Wanted::Guards => scan_by_entries(pagemap, start, end, wanted),
+        Err(error) if error.raw_os_error() == Some(libc::ENOTTY) && wanted != Wanted::Guards => {
+            scan_by_entries(pagemap, start, end, wanted)
+        }
         result => result,
     }
 }

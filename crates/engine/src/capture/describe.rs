@@ -10,6 +10,7 @@ use branchbox_sys::ptrace::{self, Queue};
 use branchbox_sys::task;
 use std::fs;
 use std::io;
+use std::time::Duration;
 
 const SIGNALS: usize = 64;
 /// Place of `orig_rax` in the recorded registers.
@@ -69,7 +70,10 @@ pub(crate) fn process(context: &Context<'_>, member: &Member) -> Result<Process,
         let mut thread = thread_from_outside(context, member, task).map_err(failed("a thread"))?;
         let number = context.history.number(task).filter(|_| calls::waits(&task.registers));
         match number {
-            Some(number) => thread.registers[ORIG_RAX] = number,
+            Some(number) => {
+                thread.registers[ORIG_RAX] = number;
+                wait_less(&mut thread.registers, number, context.history.waited(task));
+            }
             None if calls::waits(&task.registers) => {
                 let why = "which call it waits in cannot be told, since something else stopped it meanwhile";
                 return Err(refuse(member, "a thread that waits with a time limit", why, "try again").passing());
@@ -81,8 +85,29 @@ pub(crate) fn process(context: &Context<'_>, member: &Member) -> Result<Process,
         live.with_thread(task, index + 1 == tasks.len(), ask).map_err(failed("a thread's own answers"))?;
         process.threads.push(thread);
     }
+    let early = std::mem::take(&mut process.pending);
+    process.pending = pending(member.host_pid, Queue::Process).map_err(failed("pending signals"))?;
+    // A one-shot timer that ran out while it was asked for is its signal now, and not armed any more.
+    if process.interval_timers[0].0 == 0 && has_alarm(&process.pending) && !has_alarm(&early) {
+        process.interval_timers[0].1 = 0;
+    }
     refuse_answers(member, &process)?;
     Ok(process)
+}
+
+/// A copy waits for what is left: `poll` has its limit in a register, and sleeps that were interrupted have written what is
+/// left where the program asked for it. Other relative limits start anew.
+fn wait_less(registers: &mut [u64], number: u64, over: Duration) {
+    const R10: usize = 7;
+    const RDX: usize = 12;
+    const RSI: usize = 13;
+    const RDI: usize = 14;
+    match number {
+        7 if registers[RDX] as i32 > 0 => registers[RDX] = calls::shortened(registers[RDX], over),
+        35 if registers[RSI] != 0 => registers[RDI] = registers[RSI],
+        230 if registers[RSI] & 1 == 0 && registers[R10] != 0 => registers[RDX] = registers[R10],
+        _ => {}
+    }
 }
 
 fn empty(member: &Member) -> Process {
@@ -162,6 +187,11 @@ fn outside(member: &Member, status: &Status, process: &mut Process) -> io::Resul
     }
     process.pending = pending(pid, Queue::Process)?;
     Ok(())
+}
+
+fn has_alarm(pending: &[Vec<u8>]) -> bool {
+    const SIGALRM: u8 = 14;
+    pending.iter().any(|info| info.starts_with(&[SIGALRM, 0, 0, 0]))
 }
 
 fn pending(tid: i32, queue: Queue) -> io::Result<Vec<Vec<u8>>> {

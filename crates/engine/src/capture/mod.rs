@@ -148,6 +148,7 @@ fn attempt(
     layer().map_err(CaptureError::Layer)?;
     fault::point("capture.layer").map_err(CaptureError::io("capture.layer"))?;
     let Context { writer, notes, .. } = context;
+    history.settle();
     stopped.release();
     let pause_us = begin.elapsed().as_micros() as u64;
     fault::point("capture.released").map_err(CaptureError::io("capture.released"))?;

@@ -345,7 +345,9 @@ impl Registry {
         let file = files::open_at_once(handle).map_err(handle.io())?;
         let seals = rustix::fs::fcntl_get_seals(&file).map_or(0, |seals| seals.bits());
         if seals & F_SEAL_FUTURE_WRITE != 0 {
-            return Err(handle.refuse("memory sealed against future writes is not captured", "end the process and try again"));
+            return Err(
+                handle.refuse("memory sealed against future writes is not captured", "end the process and try again")
+            );
         }
         let content = save_content(context, &file, metadata.len()).map_err(|error| match error {
             Saved::Io(error) => handle.io()(error),

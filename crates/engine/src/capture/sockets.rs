@@ -218,7 +218,9 @@ fn options(
             Err(error) => return Err(entry.handle().io()(error)),
         }
     }
-    if sock::option(socket, SOL_SOCKET, SO_BINDTODEVICE, 16).is_ok_and(|name| name.first().is_some_and(|&byte| byte != 0)) {
+    if sock::option(socket, SOL_SOCKET, SO_BINDTODEVICE, 16)
+        .is_ok_and(|name| name.first().is_some_and(|&byte| byte != 0))
+    {
         return Err(entry.handle().refuse("sockets bound to an interface are not captured", CLOSE_HINT));
     }
     // With no room for it the kernel gives the length of an attached filter.
@@ -292,9 +294,9 @@ fn refuse_lost_file(entry: &Entry, diag: &UnixDiag, unix: &UnixSocket) -> Result
     let path = unix.local.get(2..).filter(|path| path.first().is_some_and(|&byte| byte != 0));
     let bound_again = diag.state != 1 || unix.kind == UnixKind::Datagram;
     match path {
-        Some(path) if bound_again && path[0] != b'/' => {
-            Err(entry.handle().refuse("it was bound to a relative path, whose place is not known", "bind it to an absolute path"))
-        }
+        Some(path) if bound_again && path[0] != b'/' => Err(entry
+            .handle()
+            .refuse("it was bound to a relative path, whose place is not known", "bind it to an absolute path")),
         Some(_) if bound_again && unix.file.is_none() => {
             Err(entry.handle().refuse("the file it was bound to is gone or is another now", CLOSE_HINT))
         }
@@ -427,7 +429,9 @@ fn describe_tcp(
         10 => tcp.state = TcpState::Listening(word(28) as i32),
         7 if was_connected(socket, &word) => {
             if sock::has_error(socket).map_err(handle.io())? {
-                return Err(handle.refuse("its connection failed and the program has not looked yet", "try again").passing());
+                return Err(handle
+                    .refuse("its connection failed and the program has not looked yet", "try again")
+                    .passing());
             }
             tcp.state = TcpState::PeerGone;
             (tcp.sent_fin, tcp.got_fin) = (true, true);

@@ -2,8 +2,8 @@
 
 use super::{CaptureRequest, Context, cgroup_members, refuse};
 use crate::error::CaptureError;
-use crate::restore::tree as plan;
 use crate::procfs::{self, Stat, Status};
+use crate::restore::tree as plan;
 use crate::stop::Stopped;
 use branchbox_sys::kcmp::{self, Kind};
 use std::cmp::Ordering;
@@ -179,7 +179,12 @@ pub(crate) fn refuse_sysv(context: &Context<'_>) -> Result<(), CaptureError> {
         Some(what) => {
             let guest = Member { host_pid: context.request.guest_pid, pid: 1, ..Member::default() };
             let owner = context.members.first().unwrap_or(&guest);
-            Err(refuse(owner, format!("SysV {what} in its sandbox"), "they are not captured yet", "remove them with ipcrm"))
+            Err(refuse(
+                owner,
+                format!("SysV {what} in its sandbox"),
+                "they are not captured yet",
+                "remove them with ipcrm",
+            ))
         }
     }
 }
