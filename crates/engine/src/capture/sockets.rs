@@ -525,7 +525,7 @@ fn connect_tcp(registry: &mut Registry, sockets: &[(ObjectId, Entry)]) -> Result
         let (TcpState::PeerGone, Some(peer)) = (&tcp.state, &tcp.peer) else { continue };
         tcp.active = !listening.contains(&port(&tcp.local));
         match ends.get(&(normal(peer), normal(&tcp.local))) {
-            Some(other) if !arrived(entry, &entries[other])? => {
+            Some(other) if !arrived(entry, entries[other])? => {
                 let why = "bytes are on their way between its ends";
                 return Err(entry.handle().refuse(why, "let the receiver read and try again").passing());
             }

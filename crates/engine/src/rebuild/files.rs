@@ -218,8 +218,8 @@ pub(super) fn keeping_times<T>(directory: &Path, work: impl FnOnce() -> Result<T
     if let Some(before) = before {
         let time = |tv_sec: i64, tv_nsec: i64| Timespec { tv_sec, tv_nsec };
         let times = Timestamps {
-            last_access: time(before.st_atime as i64, before.st_atime_nsec as i64),
-            last_modification: time(before.st_mtime as i64, before.st_mtime_nsec as i64),
+            last_access: time(before.st_atime, before.st_atime_nsec as i64),
+            last_modification: time(before.st_mtime, before.st_mtime_nsec as i64),
         };
         rustix::fs::utimensat(rustix::fs::CWD, directory, &times, AtFlags::empty())
             .map_err(|errno| format!("dating {}: {errno}", directory.display()))?;
