@@ -70,7 +70,6 @@ fn due(name: &str, word: &str) -> Option<String> {
 /// # Errors
 /// None.
 #[cfg(not(feature = "faults"))]
-#[expect(clippy::unnecessary_wraps, reason = "the same signature as with fault points")]
 #[inline(always)]
 pub fn point(_name: &'static str) -> std::io::Result<()> {
     Ok(())
