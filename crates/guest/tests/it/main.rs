@@ -1,7 +1,7 @@
 //! The guest as process 1 of a real pid namespace with a file tree of its own, driven through its socket.
 //!
 //! Needs root, a version 2 cgroup mount, and `unshare` and `nsenter` of util-linux.
-#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test program")]
+#![expect(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, reason = "a test program")]
 
 mod commands;
 mod ends;
