@@ -76,7 +76,10 @@ def test_no_descriptor_of_the_host_leaks_in(node, sandbox):
         if seen.inner_pid == 1:
             continue
         for number in os.listdir(f"/proc/{seen.pid}/fd"):
-            target = os.readlink(f"/proc/{seen.pid}/fd/{number}")
+            try:
+                target = os.readlink(f"/proc/{seen.pid}/fd/{number}")
+            except FileNotFoundError:
+                continue  # it was closed while we looked
             assert str(node.state_dir) not in target, f"{seen.name} holds {target}"
 
 
