@@ -87,6 +87,10 @@ REFUSED = {
     "an inotify": ("import ctypes\nctypes.CDLL(None).inotify_init()", "anon_inode:inotify"),
     "a message that carries a descriptor": (
         "import socket\na,b=socket.socketpair(); socket.send_fds(a,[b'x'],[0])", "descriptors are in flight"),
+    "a membership of a multicast group": (
+        "import socket\ns=socket.socket(2,2); s.setsockopt(0,35,socket.inet_aton('224.1.2.3')+socket.inet_aton('127.0.0.1'))", "multicast group"),
+    "a descriptor that would send signals": (
+        "import socket,fcntl,os\na,b=socket.socketpair(); fcntl.fcntl(a,8,os.getpid())", "signal-driven input"),
     "a socket whose file is gone": (
         "import socket,os\ns=socket.socket(1); s.bind('/workspace/s'); s.listen(); os.unlink('/workspace/s')", "file it was bound to is gone"),
     "a socket file that was replaced": (

@@ -82,6 +82,7 @@ impl Coded for CaptureError {
     }
     fn retry(&self) -> Retry {
         match self {
+            // Also one that passes: the capture has waited already, and a client told to retry a conflict would loop.
             Self::Refused(_) => Retry::Permanent,
             _ => Retry::Retry,
         }

@@ -290,3 +290,16 @@ pub fn has_error(socket: impl AsFd) -> io::Result<bool> {
     check(unsafe { libc::poll(&raw mut entry, 1, 0) })?;
     Ok(entry.revents & libc::POLLERR != 0)
 }
+
+/// Who gets a descriptor's signals (`F_GETOWN`, fcntl(2)): a pid, a negated process group, or 0.
+///
+/// # Errors
+/// `EBADF` for a descriptor that is only a path.
+pub fn signal_owner(fd: impl AsFd) -> io::Result<i32> {
+    // The raw call gives a group as a negative number, which must not be taken for an error; `F_GETOWN_EX` tells them apart.
+    let mut owner = [0i32; 2];
+    const F_GETOWN_EX: libc::c_int = 16;
+    // SAFETY: the kernel fills a live pair of integers, `struct f_owner_ex`.
+    check(unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), F_GETOWN_EX, owner.as_mut_ptr()) })?;
+    Ok(owner[1])
+}

@@ -67,7 +67,7 @@ pub(crate) fn process(context: &Context<'_>, member: &Member) -> Result<Process,
     }
     let mut live = Live::open(member.host_pid).map_err(failed("memory"))?;
     for (index, task) in tasks.iter().enumerate() {
-        let mut thread = thread_from_outside(context, member, task).map_err(failed("a thread"))?;
+        let mut thread = thread_from_outside(context, task).map_err(failed("a thread"))?;
         let number = context.history.number(task).filter(|_| calls::waits(&task.registers));
         match number {
             Some(number) => {
@@ -157,6 +157,15 @@ fn refuse_attributes(member: &Member) -> Result<(), CaptureError> {
         let object = format!("an end that is told by signal {signal}");
         return Err(refuse(member, object, "only children that end with SIGCHLD are captured", "end it and try again"));
     }
+    let status = Status::read(member.host_pid).map_err(CaptureError::io("reading a status"))?;
+    if status.number("Seccomp") == 1 {
+        return Err(refuse(
+            member,
+            "strict seccomp mode",
+            "it allows no call that a capture needs",
+            "end it and try again",
+        ));
+    }
     let root = procfs::link(member.host_pid, "root").map_err(CaptureError::io("reading a root link"))?;
     if root != b"/" {
         let object = format!("a root directory of its own, {}", String::from_utf8_lossy(&root));
@@ -198,7 +207,7 @@ fn pending(tid: i32, queue: Queue) -> io::Result<Vec<Vec<u8>>> {
     Ok(ptrace::pending_signals(tid, queue)?.iter().map(|info| info.to_vec()).collect())
 }
 
-fn thread_from_outside(context: &Context<'_>, member: &Member, task: &Task) -> io::Result<Thread> {
+fn thread_from_outside(context: &Context<'_>, task: &Task) -> io::Result<Thread> {
     let tid = task.tid;
     let status = Status::read(tid)?;
     if ptrace::user_dispatch(tid).unwrap_or(false) {
@@ -218,7 +227,7 @@ fn thread_from_outside(context: &Context<'_>, member: &Member, task: &Task) -> i
         rseq: (rseq.address != 0).then_some((rseq.address, rseq.bytes, rseq.signature)),
         name: fs::read(procfs::path(tid, "comm"))?.trim_ascii_end().to_vec(),
         credentials: credentials(context, &status),
-        filters: filters(context, member, tid, &status)?,
+        filters: filters(context, tid, &status)?,
         no_new_privs: status.number("NoNewPrivs") == 1,
         death_signal: 0,
         timer_slack: 0,
@@ -245,15 +254,9 @@ fn credentials(context: &Context<'_>, status: &Status) -> Credentials {
 }
 
 /// Filters that the program installed itself: those beyond what the guest has.
-fn filters(context: &Context<'_>, member: &Member, tid: i32, status: &Status) -> io::Result<Vec<Vec<u8>>> {
+fn filters(context: &Context<'_>, tid: i32, status: &Status) -> io::Result<Vec<Vec<u8>>> {
     let own = status.number("Seccomp_filters") as usize;
     let guest = Status::read(context.request.guest_pid)?.number("Seccomp_filters") as usize;
-    if status.number("Seccomp") == 1 {
-        return Err(io::Error::other(format!(
-            "process {} is in strict seccomp mode, which is not captured",
-            member.pid
-        )));
-    }
     (guest..own).map(|index| ptrace::seccomp_filter(tid, index)).collect()
 }
 

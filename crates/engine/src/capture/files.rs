@@ -111,6 +111,9 @@ pub(crate) fn describe(
         return Ok(file);
     }
     if leads_to(context, &file.path, metadata) {
+        if is_kernel_view(handle) {
+            file.identity = (0, 0, 0);
+        }
         return Ok(file);
     }
     let Some(path) = file.path.strip_suffix(b" (deleted)").map(<[u8]>::to_vec) else {
@@ -144,6 +147,12 @@ pub(crate) fn open_at_once(handle: &Handle<'_>) -> std::io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
     let nonblocking = OFlags::NONBLOCK.bits() as i32;
     std::fs::OpenOptions::new().read(true).custom_flags(nonblocking).open(handle.path())
+}
+
+/// Whether a file's content is made up by the kernel as it is read, so that its size and time say nothing.
+fn is_kernel_view(handle: &Handle<'_>) -> bool {
+    const SYSFS_MAGIC: u64 = 0x6265_6572;
+    rustix::fs::statfs(handle.path()).is_ok_and(|facts| facts.f_type as u64 == SYSFS_MAGIC)
 }
 
 fn is_proc(handle: &Handle<'_>) -> bool {

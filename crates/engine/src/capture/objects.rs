@@ -423,7 +423,8 @@ fn pair_ns(text: Option<&str>) -> u64 {
 /// A descriptor that sends signals to a process when it becomes ready.
 fn refuse_owner(entry: &Entry) -> Result<(), CaptureError> {
     const O_ASYNC: i32 = 0o20_000;
-    if entry.flags & O_ASYNC == 0 {
+    let owned = || branchbox_sys::sock::signal_owner(entry.duplicate()?).map_err(entry.handle().io());
+    if entry.flags & O_PATH != 0 || (entry.flags & O_ASYNC == 0 && owned()? == 0) {
         return Ok(());
     }
     Err(entry.handle().refuse("signal-driven input and output is not captured", "close it and try again"))

@@ -171,6 +171,7 @@ pub(crate) fn describe(context: &mut Context<'_>, registry: &mut Registry) -> Re
     if sockets.is_empty() {
         return Ok(());
     }
+    refuse_groups(context, &sockets)?;
     let diags = unix_diags(context)?;
     let by_inode: HashMap<u32, ObjectId> = sockets.iter().map(|(id, entry)| (entry.inode as u32, *id)).collect();
     for (id, entry) in &sockets {
@@ -194,6 +195,32 @@ pub(crate) fn describe(context: &mut Context<'_>, registry: &mut Registry) -> Re
     }
     connect_tcp(registry, &sockets)?;
     connect_unix(registry, &sockets)
+}
+
+/// Refuses memberships of multicast groups other than every host's own, which `/proc/<pid>/net/igmp` and `igmp6` list.
+fn refuse_groups(context: &Context<'_>, sockets: &[(ObjectId, Entry)]) -> Result<(), CaptureError> {
+    const ALL_HOSTS: &str = "010000E0";
+    const ALL_NODES: [&str; 2] = ["ff020000000000000000000000000001", "ff010000000000000000000000000001"];
+    let read = |name: &str| {
+        let path = procfs::path(context.request.guest_pid, name);
+        // A kernel without the protocol has no such file and no memberships.
+        std::fs::read_to_string(path).unwrap_or_default()
+    };
+    let four = read("net/igmp");
+    let joined_four =
+        four.lines().filter(|line| line.starts_with('\t')).filter_map(|line| line.split_whitespace().next());
+    let six = read("net/igmp6");
+    let joined_six = six.lines().filter_map(|line| line.split_whitespace().nth(2));
+    let joined =
+        joined_four.filter(|group| *group != ALL_HOSTS).chain(joined_six.filter(|g| !ALL_NODES.contains(g))).next();
+    match (joined, sockets.first()) {
+        (Some(_), Some((_, entry))) => {
+            let member = &entry.member;
+            let object = "a membership of a multicast group in its sandbox";
+            Err(super::refuse(member, object, "memberships are not captured", "leave the group and try again"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn unix_diags(context: &Context<'_>) -> Result<HashMap<u32, UnixDiag>, CaptureError> {

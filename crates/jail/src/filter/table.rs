@@ -58,6 +58,8 @@ const FAMILIES: &[u32] = &[libc::AF_UNIX as u32, libc::AF_INET as u32, libc::AF_
 const FILTER_FLAG_NEW_LISTENER: u32 = 8;
 const PR_SET_SYSCALL_USER_DISPATCH: u32 = 59;
 const PR_SET_MDWE: u32 = 65;
+const PR_SET_MEMORY_MERGE: u32 = 67;
+const F_NOTIFY: u32 = 1026;
 const ARCH_REQ_XCOMP_PERM: u32 = 0x1023;
 const ARCH_SHSTK_ENABLE: u32 = 0x5001;
 const SYS_OPEN_TREE_ATTR: c_long = 467;
@@ -116,6 +118,19 @@ pub const TABLE: &[Line] = &[
         libc::EINVAL,
         "the selector lies in memory the engine injects beside; only emulators of other systems use it",
     ),
+    line(
+        libc::SYS_prctl,
+        When::Equals(0, PR_SET_MEMORY_MERGE),
+        libc::EINVAL,
+        "merging of a whole process's pages is not captured; it only saves memory",
+    ),
+    line(
+        libc::SYS_fcntl,
+        When::Equals(1, F_NOTIFY),
+        libc::EINVAL,
+        "directory notifications cannot be seen from outside; inotify took their place",
+    ),
+    absent(libc::SYS_mq_open, "a queue lives on when nobody has it open, where a capture does not find it"),
     line(
         libc::SYS_prctl,
         When::Equals(0, PR_SET_MDWE),

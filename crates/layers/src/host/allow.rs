@@ -306,7 +306,7 @@ pub(super) const SYMLINKS: &[(&str, &str)] = &[
 
 /// Files of ours in `/etc`: path and content. Written after the copy, over what the host had.
 pub(super) const OUR_FILES: &[(&str, &str)] = &[
-    ("etc/hostname", "sandbox\n"),
+    ("etc/hostname", "branchbox\n"),
     ("etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost ip6-loopback\n"),
     ("etc/resolv.conf", "# this sandbox has no name server\noptions timeout:1 attempts:1\n"),
     ("etc/environment", "LANG=C.UTF-8\n"),
