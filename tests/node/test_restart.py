@@ -3,7 +3,7 @@ import json
 import threading
 
 from support.node import Node, gone
-from support.outside import guest_pid, keeper_pid, processes, steady
+from support.outside import assert_steady, guest_pid, keeper_pid, processes, steady
 from support.wait import until
 from support.zoo import Zoo
 
@@ -15,7 +15,7 @@ def test_kill_minus_nine_and_start_again(node):
     snapshot = sandbox.snapshot(name="before-the-crash")
     before, pid = steady(node, sandbox.id), guest_pid(node, sandbox.id)
     node.crash()
-    assert steady(node, sandbox.id) == before, "the sandbox did not run on"
+    assert_steady(node, sandbox.id, before)
     node.start()
     found = node.client.sandboxes.get(sandbox.id)
     assert (found.state, found.info["name"], found.info["labels"], found.info["envNames"]) == ("running", "survivor", {"a": "b"}, ["E"])

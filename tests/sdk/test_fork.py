@@ -1,7 +1,7 @@
 """Forks: many at once, of forks, again and again; the source never notices, the copies never meet."""
 import re
 
-from support.outside import assert_independent, guest_pid, namespaces, processes, steady
+from support.outside import assert_independent, assert_steady, guest_pid, namespaces, processes, steady
 from support.zoo import Zoo
 
 
@@ -15,7 +15,7 @@ def test_sixteen_at_once(node, sandbox, zoo: Zoo):
             twin = zoo.copy()
             twin.give(copy, 100 + number, f"copy {number}")
             twin.verify(copy)
-            assert steady(node, copy.id) == before
+            assert_steady(node, copy.id, before)
         zoo.give(sandbox, 1, "source")
         zoo.verify(sandbox)
     finally:
@@ -53,7 +53,7 @@ def test_ten_rounds_leave_the_source_as_it_was(node, sandbox, zoo: Zoo):
         twin.give(copy, 2, f"lost {number}")
         copy.delete()
     zoo.verify(sandbox)
-    assert steady(node, sandbox.id) == before
+    assert_steady(node, sandbox.id, before)
 
 
 def test_the_answer_carries_its_own_measured_times(node, sandbox):

@@ -2,7 +2,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.outside import assert_independent, processes, steady
+from support.outside import assert_independent, assert_steady, processes, steady
 from support.zoo import Zoo
 from withruntime import NotFoundError
 
@@ -79,7 +79,7 @@ def test_prepare_once_start_many(node, runtime):
             assert copy.info["labels"] == {"task": f"fix-{number}"}
             ran = copy.exec("python3 -c \"print(int(open('/workspace/app/answer').read()) + 1)\"")
             assert (ran.exit_code, ran.stdout, ran.timed_out) == (0, "43\n", False)
-            assert steady(node, copy.id) == first
+            assert_steady(node, copy.id, first)
             twin = zoo.copy()
             twin.give(copy, number, f"task {number}")
             twin.verify(copy)

@@ -1,5 +1,5 @@
 """The public program "try in a copy": a step runs in a fork, and the fork replaces the source only when it passed."""
-from support.outside import assert_independent, processes, steady
+from support.outside import assert_independent, assert_steady, processes, steady
 from support.zoo import Zoo
 
 REPO = "/workspace/repo"
@@ -35,7 +35,7 @@ def test_a_bad_step_is_never_seen_by_the_source(node, sandbox, zoo: Zoo):
     assert (kept, passed) == (sandbox, False)
     assert sandbox.exec("cat README.md && git status --porcelain", cwd=REPO).stdout == "one\n"
     zoo.verify(sandbox)
-    assert steady(node, sandbox.id) == before
+    assert_steady(node, sandbox.id, before)
 
 
 def test_a_failing_step_stops_before_its_check(sandbox):
@@ -65,7 +65,7 @@ def test_copy_and_source_are_two_machines(node, sandbox, zoo: Zoo):
     copy = sandbox.fork()
     try:
         assert_independent(node, sandbox.id, [copy.id])
-        assert steady(node, copy.id) == steady(node, sandbox.id)
+        assert_steady(node, copy.id, steady(node, sandbox.id))
         twin = zoo.copy()
         zoo.give(sandbox, 10, "source")
         twin.give(copy, 200, "copy")

@@ -8,6 +8,8 @@ import os
 import pathlib
 import time
 
+from support.wait import until
+
 NAMESPACES = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
 
 
@@ -97,9 +99,17 @@ def assert_independent(node, source_id: str, copy_ids: list[str]) -> None:
 def steady(node, sandbox_id: str, names=("python3", "node", "bash")) -> dict[int, tuple]:
     """What must be the same in source and copy: long-lived programs with their pids and thread ids.
 
-    A shell's child is a shell until it runs its program, so only what two looks see is long-lived.
+    A shell's child is a shell until it runs its program, so only what every look sees is long-lived.
     """
-    first = processes(node, sandbox_id)
-    time.sleep(0.2)
-    second = processes(node, sandbox_id)
-    return {inner: (seen.name, seen.threads) for inner, seen in second.items() if seen.name in names and inner in first}
+    looks = [processes(node, sandbox_id)]
+    for _ in range(3):
+        time.sleep(0.15)
+        looks.append(processes(node, sandbox_id))
+    everywhere = set.intersection(*(set(look) for look in looks))
+    return {inner: (seen.name, seen.threads) for inner, seen in looks[-1].items() if seen.name in names and inner in everywhere}
+
+
+def assert_steady(node, sandbox_id: str, before: dict[int, tuple]) -> None:
+    """The long-lived programs are exactly ``before``. On a busy machine a shell's child takes its time to become another
+    program, so it may be seen twice; one that stays, or one that is missing, fails."""
+    until(lambda: steady(node, sandbox_id) == before, seconds=20, what=f"only {before} run in {sandbox_id}")
