@@ -44,6 +44,10 @@ PROGRAMS = {
     "a memfd with seals": (
         "import os,fcntl\nf=os.memfd_create('x',2); os.write(f,b'sealed'); fcntl.fcntl(f,1033,2|4|8)",
         "os.lseek(f,0,0)\nprint(os.read(f,9).decode(), fcntl.fcntl(f,1034), os.readlink(f'/proc/self/fd/{f}'))", "sealed 14 /memfd:x (deleted)"),
+    "a file mapped low whose name ends like the kernel's own": (
+        "import ctypes,os\nf=os.open('/workspace/x [vdso]',os.O_RDWR|os.O_CREAT); os.write(f,b'm'*8192)\nl=ctypes.CDLL(None); l.mmap.restype=ctypes.c_void_p\n"
+        "a=l.mmap(ctypes.c_void_p(0x10000000),ctypes.c_size_t(8192),7,0x12,f,ctypes.c_long(0))",
+        "print(hex(a), set(ctypes.string_at(a,8192)))", "0x10000000 {109}"),
     "a zombie nobody has waited for": (
         "import os,time\nc=os.fork()\nif c==0: os._exit(7)\ntime.sleep(0.2)", "print(os.waitstatus_to_exitcode(os.waitpid(c,0)[1]))", "7"),
     "the next pid": (

@@ -205,10 +205,10 @@ pub(crate) fn maps(pid: i32) -> io::Result<Vec<Area>> {
     Ok(String::from_utf8_lossy(&fs::read(path(pid, "maps"))?).lines().filter_map(area).collect())
 }
 
-/// The vdso's range, if there is one.
+/// The vdso's range, if there is one. A program can map a file whose path ends like its name.
 pub(crate) fn vdso(pid: i32) -> io::Result<Option<(u64, u64)>> {
-    let text = String::from_utf8_lossy(&fs::read(path(pid, "maps"))?).into_owned();
-    Ok(text.lines().find(|line| line.ends_with(" [vdso]")).and_then(area).map(|area| (area.start, area.end)))
+    let found = maps(pid)?.into_iter().find(|area| area.name == "[vdso]" && area.inode == 0);
+    Ok(found.map(|area| (area.start, area.end)))
 }
 
 /// `/proc/<pid>/fdinfo/<fd>` as key and value lines.
