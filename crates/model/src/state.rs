@@ -38,6 +38,12 @@ pub enum StopReason {
     LeaseExpired,
     /// It was idle.
     Idle,
+    /// Its paused state was kept as long as asked for.
+    PausedExpired,
+    /// It could not be paused.
+    PauseFailed,
+    /// The daily spending limit of its key was reached.
+    SpendingLimit,
 }
 
 /// What a snapshot holds.
