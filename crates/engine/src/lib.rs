@@ -10,6 +10,7 @@
 //! and cgroups (the jail), files and layers (a callback in the pause), and the guest's own table (opaque bytes).
 
 pub mod capture;
+mod clocks;
 mod error;
 pub mod fault;
 mod leftovers;
@@ -19,8 +20,8 @@ pub mod rebuild;
 pub mod restore;
 mod stop;
 
-pub use capture::{CallHistory, CaptureRequest, Captured, capture};
+pub use capture::{CallHistory, CaptureRequest, Captured, Held, capture, capture_and_hold};
 pub use error::{CaptureError, Refusal, RestoreError};
 
-pub use restore::{GuestLink, RestoreRequest, Restored, restore};
+pub use restore::{GuestLink, RestoreRequest, Restored, Saved, restore};
 pub use stop::{recover, still};

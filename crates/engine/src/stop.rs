@@ -266,6 +266,14 @@ impl Stopped {
         self.let_go();
     }
 
+    /// Takes the ends of tasks that were all killed: a pid namespace does not go away while a tracer has not. A process's
+    /// first thread reports after all others, which are listed behind it.
+    pub(crate) fn bury(mut self) {
+        for tid in self.seized.drain(..).rev() {
+            while ptrace::wait(tid).is_ok_and(|stop| !matches!(stop, Stop::Exited(_) | Stop::Killed(_))) {}
+        }
+    }
+
     /// After an error under the freezer, who was not seized or repaired yet is so now: it would see its call fail.
     fn let_go(&mut self) {
         if self.frozen {

@@ -25,10 +25,7 @@ pub fn capture(
     layer: &Path,
 ) -> Result<CaptureReport, Failure> {
     let begun = Instant::now();
-    // Less to flush in the pause; without it the pause is longer and nothing else.
-    if let Err(error) = branchbox_layers::start_writeback(&config.root.upper) {
-        tracing::warn!("{}", chain(&error));
-    }
+    start_writeback(config);
     let held = hold(config, live)?;
     let taken = point("keeper.held").and_then(|()| take(config, live, held, image, layer));
     let resumed = resume(config, live).and_then(|()| point("keeper.resumed"));
@@ -42,8 +39,15 @@ pub fn capture(
     Ok(report)
 }
 
+/// Less to flush in the pause; without it the pause is longer and nothing else.
+pub fn start_writeback(config: &KeeperConfig) {
+    if let Err(error) = branchbox_layers::start_writeback(&config.root.upper) {
+        tracing::warn!("{}", chain(&error));
+    }
+}
+
 /// A connection that an earlier failure spoiled is made anew once.
-fn hold(config: &KeeperConfig, live: &mut Live) -> Result<Held, Failure> {
+pub fn hold(config: &KeeperConfig, live: &mut Live) -> Result<Held, Failure> {
     live.guest.hold().or_else(|failure| {
         tracing::warn!("{failure}; connecting again");
         live.guest = Guest::connect(&listen::guest_path(config))?;
@@ -52,7 +56,7 @@ fn hold(config: &KeeperConfig, live: &mut Live) -> Result<Held, Failure> {
 }
 
 /// A hold ends with its connection too.
-fn resume(config: &KeeperConfig, live: &mut Live) -> Result<(), Failure> {
+pub fn resume(config: &KeeperConfig, live: &mut Live) -> Result<(), Failure> {
     live.guest.resume().or_else(|failure| {
         tracing::warn!("{failure}; connecting again");
         live.guest = Guest::connect(&listen::guest_path(config))?;
@@ -102,15 +106,8 @@ fn take_machine(
         machine::capture(config, live.jail.pid, &work, held, history, image, layer).map_err(Failure::from)
     });
     match captured {
-        Ok(captured) => Ok(CaptureReport {
-            pause_us: captured.pause_us,
-            total_us: 0,
-            memory_bytes: captured.memory_bytes,
-            record_bytes: captured.record_bytes,
-            processes: captured.processes,
-            threads: captured.threads,
-            notes: machine::notes(captured.notes),
-        }),
+        // The whole length is known at the end.
+        Ok(captured) => Ok(machine::report(captured, 0)),
         Err(failure) => {
             discard(image);
             Err(failure)
@@ -118,7 +115,7 @@ fn take_machine(
     }
 }
 
-fn discard(image: &Path) {
+pub fn discard(image: &Path) {
     if let Err(error) = std::fs::remove_dir_all(image) {
         tracing::warn!("cannot remove {}: {error}", image.display());
     }
@@ -144,12 +141,12 @@ fn layer_failed(error: &LayerError) -> Failure {
     Failure::of(if full { Code::DiskFull } else { Code::CaptureFailed }, error)
 }
 
-fn make_image(image: &Path) -> Result<(), Failure> {
+pub fn make_image(image: &Path) -> Result<(), Failure> {
     use std::os::unix::fs::DirBuilderExt as _;
     let made = std::fs::DirBuilder::new().mode(0o700).create(image);
     made.map_err(|e| Failure::io(format_args!("make {}", image.display()), e))
 }
 
-fn micros(since: Instant) -> u64 {
+pub fn micros(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
 }

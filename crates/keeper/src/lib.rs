@@ -18,6 +18,7 @@ mod failure;
 mod guest;
 mod listen;
 mod machine;
+mod pause;
 mod record;
 mod serve;
 mod start;

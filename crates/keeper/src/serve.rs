@@ -6,9 +6,10 @@
 use crate::capture;
 use crate::end;
 use crate::failure::{Failure, chain};
+use crate::pause;
 use crate::start::Live;
 use branchbox_model::Code;
-use branchbox_protocol::keeper::{Call, KeeperConfig, KeeperError, Reply, Request, Response};
+use branchbox_protocol::keeper::{Call, CaptureReport, KeeperConfig, KeeperError, Reply, Request, Response, Usage};
 use branchbox_protocol::{FrameError, PROTOCOL_VERSION, Packet, decode, encode, recv_packet, send_packet};
 use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -32,6 +33,8 @@ struct Connection {
 enum Outcome {
     /// The node asked, on this connection.
     Shutdown { connection: usize, id: u64 },
+    /// The node asked for a pause, on this connection, and nothing runs any more.
+    Paused { connection: usize, id: u64, report: CaptureReport, usage: Usage },
     /// A signal, or the first process of the sandbox ended.
     Ended,
     /// The last node of an ephemeral sandbox went away, or none came.
@@ -66,9 +69,16 @@ pub fn serve(config: &KeeperConfig, live: Live, listener: &OwnedFd, signals: &Si
     };
     let left = if matches!(outcome, Outcome::Abandoned) { Left::Nobody } else { Left::Somebody };
     let ended = end::end(config, &server.live);
-    if let Outcome::Shutdown { connection, id } = outcome {
-        let result = ended.clone().map(Reply::Ended).map_err(|failure| failure.0);
-        server.answer(connection, Response { id, result });
+    match outcome {
+        Outcome::Shutdown { connection, id } => {
+            let result = ended.clone().map(Reply::Ended).map_err(|failure| failure.0);
+            server.answer(connection, Response { id, result });
+        }
+        // It is paused whatever would not go; the loop's own error says what that was.
+        Outcome::Paused { connection, id, report, usage } => {
+            server.answer(connection, Response { id, result: Ok(Reply::Paused { report, usage }) });
+        }
+        Outcome::Ended | Outcome::Abandoned => {}
     }
     ended.map(|_| left)
 }
@@ -158,7 +168,17 @@ impl Server<'_> {
         if matches!(call, Call::Shutdown) && self.connections[index].greeted {
             return Some(Outcome::Shutdown { connection: index, id });
         }
-        let result = self.carry_out(index, call).map_err(|failure| {
+        let result = match call {
+            Call::Pause { image } if self.connections[index].greeted => {
+                let usage = end::usage(&self.live);
+                match pause::pause(self.config, &mut self.live, &image) {
+                    Ok(report) => return Some(Outcome::Paused { connection: index, id, report, usage }),
+                    Err(failure) => Err(failure),
+                }
+            }
+            call => self.carry_out(index, call),
+        };
+        let result = result.map_err(|failure| {
             tracing::warn!(code = failure.code().as_str(), "{failure}");
             failure.0
         });
@@ -180,7 +200,7 @@ impl Server<'_> {
                 capture::capture(self.config, &mut self.live, image.as_deref(), &layer).map(Reply::Captured)
             }
             // Taken out before.
-            Call::Shutdown => Err(Failure::new(Code::InternalError, "a shutdown out of turn")),
+            Call::Shutdown | Call::Pause { .. } => Err(Failure::new(Code::InternalError, "an end out of turn")),
         }
     }
 

@@ -5,9 +5,9 @@ use crate::guest::Guest;
 use crate::listen;
 use crate::machine;
 use crate::record::RunRecord;
-use branchbox_engine::CallHistory;
+use branchbox_engine::{CallHistory, Saved};
 use branchbox_jail::cgroup::{Layout, Part, SandboxCgroup};
-use branchbox_jail::spawn::{Jail, JailSpec, spawn};
+use branchbox_jail::spawn::{ClockOffsets, Jail, JailSpec, spawn};
 use branchbox_model::Code;
 use branchbox_protocol::PROTOCOL_VERSION;
 use branchbox_protocol::guest::GuestConfig;
@@ -73,6 +73,11 @@ fn fresh(config: &KeeperConfig, layout: &Layout, begun: Instant) -> Result<Live,
     // What a keeper left that died while it made this sandbox.
     SandboxCgroup::open(layout, &config.id).remove()?;
     RunRecord::remove(&config.sandbox_dir);
+    // What cannot be brought back is said before anything is made for it.
+    let saved = match &config.start {
+        Start::Boot => None,
+        Start::Restore { image } => Some(machine::open(config, image)?),
+    };
     let listener = listen::bind(&listen::guest_path(config))?;
     let mounts =
         branchbox_layers::assemble(&config.root, config.ids).map_err(|e| Failure::of(Code::StartFailed, &e))?;
@@ -90,9 +95,13 @@ fn fresh(config: &KeeperConfig, layout: &Layout, begun: Instant) -> Result<Live,
         staging: staging(&config.sandbox_dir)?,
         guest_exe: own_executable()?,
         listener,
+        clocks: saved
+            .as_ref()
+            .and_then(Saved::clock_offsets)
+            .map(|offsets| ClockOffsets { monotonic_ns: offsets.monotonic_ns, boottime_ns: offsets.boottime_ns }),
     };
     let room = point("start.cgroup").and_then(|()| spawn(spec).map_err(Failure::from));
-    let inside = room.and_then(|jail| match inhabit(config, &jail, &cgroup, begun) {
+    let inside = room.and_then(|jail| match inhabit(config, &jail, &cgroup, saved, begun) {
         Ok((guest, running)) => Ok((jail, guest, running)),
         Err(failure) => {
             jail.kill_and_reap();
@@ -115,15 +124,16 @@ fn inhabit(
     config: &KeeperConfig,
     jail: &Jail,
     cgroup: &SandboxCgroup,
+    saved: Option<Saved>,
     begun: Instant,
 ) -> Result<(Guest, Running), Failure> {
     point("start.room")?;
     let mut guest = Guest::connect(&listen::guest_path(config))?;
     point("start.guest")?;
     let work = cgroup.work_path();
-    let mut restored = match &config.start {
-        Start::Boot => None,
-        Start::Restore { image } => Some(machine::restore(config, jail.pid, &work, image, &mut guest)?),
+    let mut restored = match saved {
+        None => None,
+        Some(saved) => Some(machine::restore(config, jail.pid, &work, saved, &mut guest)?),
     };
     let mut notes = Vec::new();
     if let Some(restored) = &mut restored {

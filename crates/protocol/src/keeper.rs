@@ -74,6 +74,11 @@ pub enum Call {
         /// New layer for the files.
         layer: PathBuf,
     },
+    /// Saves the machine and ends it in that very state; the files stay where they are. The keeper ends too.
+    Pause {
+        /// Directory for memory and records; appears whole and on the disk, or not at all. An older one is replaced.
+        image: PathBuf,
+    },
     /// What the sandbox has used.
     Usage,
     /// Ends every process of the sandbox and the keeper.
@@ -87,6 +92,13 @@ pub enum Reply {
     Running(Running),
     /// To `Capture`.
     Captured(CaptureReport),
+    /// To `Pause`: saved, and nothing of it runs. After an error the sandbox runs on.
+    Paused {
+        /// What was saved; the whole length was a pause.
+        report: CaptureReport,
+        /// What the sandbox had used.
+        usage: Usage,
+    },
     /// To `Usage`.
     Usage(Usage),
     /// To `Shutdown`: all of it is gone.

@@ -15,7 +15,7 @@ mod process;
 pub use file::{
     BlobReader, BlobWriter, FORMAT_VERSION, MachineFileError, from_bytes, read_machine, to_bytes, write_machine,
 };
-pub use machine::{Blob, Host, Machine, Note};
+pub use machine::{Blob, ClockOffsets, Clocks, Host, Machine, Note};
 pub use object::{
     EpollWatch, FileObject, Ghost, Lock, Object, ObjectId, ObjectKind, Pipe, PipeEnd, SharedMemory, SocketOption,
     TcpSocket, TcpState, UdpSocket, UnixKind, UnixMessage, UnixSocket, UnixState,

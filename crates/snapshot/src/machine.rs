@@ -21,8 +21,28 @@ pub struct Host {
     pub kernel: String,
     /// Bytes of vector state, which depend on the processor's features.
     pub xstate_bytes: u32,
-    /// Boot id; CLOCK_MONOTONIC goes on only within one boot.
+    /// Boot id; within one boot clocks go on by themselves.
     pub boot_id: String,
+    /// The clocks at the capture.
+    pub clocks: Clocks,
+}
+
+/// Nanoseconds of the two clocks that count from a boot: readings, or differences from the host's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockOffsets {
+    /// `CLOCK_MONOTONIC`.
+    pub monotonic_ns: i64,
+    /// `CLOCK_BOOTTIME`.
+    pub boottime_ns: i64,
+}
+
+/// The clocks of a captured sandbox.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clocks {
+    /// What they showed inside while it stood still.
+    pub inside: ClockOffsets,
+    /// How far that was from the host's: the offsets of its time namespace.
+    pub offsets: ClockOffsets,
 }
 
 /// What a restore does to programs that they could notice.

@@ -16,6 +16,7 @@ mod objects;
 mod sockets;
 mod tree;
 
+use crate::clocks;
 use crate::error::{CaptureError, Refusal};
 use crate::fault;
 use crate::procfs;
@@ -70,6 +71,24 @@ pub struct Captured {
     pub notes: Vec<Note>,
 }
 
+/// Every task of a captured sandbox, standing still as captured. Dropping it lets all run on.
+#[derive(Debug)]
+pub struct Held(Stopped);
+
+impl Held {
+    /// Ends every task without another instruction of it. `cgroup_work` is the one they were captured in.
+    ///
+    /// # Errors
+    /// [`CaptureError::Io`] when the cgroup cannot be killed; the tasks run on then.
+    pub fn end(self, cgroup_work: &Path) -> Result<(), CaptureError> {
+        // A fatal signal takes a task out of its ptrace stop straight to its end.
+        std::fs::write(cgroup_work.join("cgroup.kill"), "1")
+            .map_err(CaptureError::io("ending the captured processes"))?;
+        self.0.bury();
+        Ok(())
+    }
+}
+
 /// The state of a capture under way.
 pub(crate) struct Context<'a> {
     pub request: &'a CaptureRequest<'a>,
@@ -112,6 +131,43 @@ pub fn capture(
     history: &mut CallHistory,
     layer: &mut dyn FnMut() -> Result<(), String>,
 ) -> Result<Captured, CaptureError> {
+    let taken = take(request, history, layer)?;
+    history.settle();
+    taken.stopped.release();
+    let pause_us = micros(taken.begin);
+    fault::point("capture.released").map_err(CaptureError::io("capture.released"))?;
+    write(request, taken.writer, taken.machine, pause_us)
+}
+
+/// Saves the processes below a guest and keeps them where they are, so that they can be ended in that state: nothing that
+/// they do can be missing in the capture. The files are those on disk; nobody writes them any more.
+///
+/// # Errors
+/// [`CaptureError`]; the source runs on as before in every case.
+pub fn capture_and_hold(
+    request: &CaptureRequest<'_>,
+    history: &mut CallHistory,
+) -> Result<(Captured, Held), CaptureError> {
+    let taken = take(request, history, &mut || Ok(()))?;
+    history.settle();
+    let captured = write(request, taken.writer, taken.machine, micros(taken.begin))?;
+    fault::point("capture.written").map_err(CaptureError::io("capture.written"))?;
+    Ok((captured, Held(taken.stopped)))
+}
+
+/// Everything of a machine that stands still.
+struct Taken {
+    begin: Instant,
+    stopped: Stopped,
+    machine: Machine,
+    writer: BlobWriter,
+}
+
+fn take(
+    request: &CaptureRequest<'_>,
+    history: &mut CallHistory,
+    layer: &mut dyn FnMut() -> Result<(), String>,
+) -> Result<Taken, CaptureError> {
     let begin = Instant::now();
     loop {
         match attempt(request, history, layer) {
@@ -124,11 +180,15 @@ pub fn capture(
     }
 }
 
+fn micros(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
+}
+
 fn attempt(
     request: &CaptureRequest<'_>,
     history: &mut CallHistory,
     layer: &mut dyn FnMut() -> Result<(), String>,
-) -> Result<Captured, CaptureError> {
+) -> Result<Taken, CaptureError> {
     let writer = BlobWriter::create(request.image).map_err(CaptureError::Image)?;
     let root = rustix::fs::open(
         procfs::path(request.guest_pid, "root"),
@@ -148,12 +208,16 @@ fn attempt(
     layer().map_err(CaptureError::Layer)?;
     fault::point("capture.layer").map_err(CaptureError::io("capture.layer"))?;
     let Context { writer, notes, .. } = context;
-    history.settle();
-    stopped.release();
-    let pause_us = begin.elapsed().as_micros() as u64;
-    fault::point("capture.released").map_err(CaptureError::io("capture.released"))?;
-
     machine.notes = notes;
+    Ok(Taken { begin, stopped, machine, writer })
+}
+
+fn write(
+    request: &CaptureRequest<'_>,
+    writer: BlobWriter,
+    machine: Machine,
+    pause_us: u64,
+) -> Result<Captured, CaptureError> {
     let memory_bytes = writer.finish().map_err(CaptureError::Image)?;
     let record_bytes = write_machine(request.image, &machine).map_err(CaptureError::Image)?;
     Ok(Captured {
@@ -187,7 +251,7 @@ fn describe_machine(context: &mut Context<'_>) -> Result<Machine, CaptureError> 
     fault::point("capture.memory").map_err(CaptureError::io("capture.memory"))?;
     registry.finish(context)?;
     Ok(Machine {
-        host: host(&processes).map_err(CaptureError::io("reading the host's identity"))?,
+        host: host(&processes, context.request.guest_pid).map_err(CaptureError::io("reading the host's identity"))?,
         root: context.request.root.clone(),
         last_pid: tree::last_pid(context),
         objects: registry.objects,
@@ -201,12 +265,13 @@ fn describe_machine(context: &mut Context<'_>) -> Result<Machine, CaptureError> 
     })
 }
 
-fn host(processes: &[branchbox_snapshot::Process]) -> std::io::Result<Host> {
+fn host(processes: &[branchbox_snapshot::Process], guest: i32) -> std::io::Result<Host> {
     let xstate_bytes = processes.iter().flat_map(|process| &process.threads).map(|thread| thread.xstate.len()).max();
     Ok(Host {
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         xstate_bytes: xstate_bytes.unwrap_or(0) as u32,
         boot_id: std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned(),
+        clocks: clocks::now(guest)?,
     })
 }
 

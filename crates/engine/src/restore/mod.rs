@@ -11,6 +11,7 @@
 mod memory;
 mod process;
 mod remote;
+mod saved;
 pub(crate) mod tree;
 
 use crate::error::RestoreError;
@@ -19,13 +20,14 @@ use crate::live::Call;
 use crate::procfs::{self, Status};
 use crate::rebuild::{ObjectsMade, ObjectsPlan, Region, Step};
 use branchbox_model::RootSpec;
-use branchbox_snapshot::{BlobReader, Life, Machine, Note, Process, read_machine};
+use branchbox_snapshot::{BlobReader, Life, Machine, Note, Process};
 use branchbox_sys::memory::Shared;
 use branchbox_sys::ptrace::{self, Stop};
 use branchbox_sys::remote::{self as code, Entry};
 use branchbox_sys::task;
 use remote::{Batch, Remote, SLOT_BYTES};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+pub use saved::Saved;
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
@@ -65,9 +67,7 @@ pub struct RestoreRequest<'a> {
     pub guest_pid: i32,
     /// Host path of the sandbox's `work` cgroup.
     pub cgroup_work: &'a Path,
-    /// The capture.
-    pub image: &'a Path,
-    /// The new sandbox's file tree; its image must be the captured one.
+    /// The new sandbox's file tree, with which the capture was opened.
     pub root: &'a RootSpec,
 }
 
@@ -135,10 +135,12 @@ fn point(name: &'static str) -> Result<(), RestoreError> {
 ///
 /// # Errors
 /// [`RestoreError`]; the caller destroys the half-made sandbox.
-pub fn restore(request: &RestoreRequest<'_>, guest: &mut dyn GuestLink) -> Result<Restored, RestoreError> {
-    let machine = read_machine(request.image).map_err(RestoreError::Image)?;
-    let pages = BlobReader::open(request.image).map_err(RestoreError::Image)?;
-    check_host(request, &machine)?;
+pub fn restore(
+    request: &RestoreRequest<'_>,
+    saved: Saved,
+    guest: &mut dyn GuestLink,
+) -> Result<Restored, RestoreError> {
+    let Saved { machine, pages, .. } = saved;
     let limit = raise_descriptor_limit(request.guest_pid).map_err(RestoreError::io("raising the guest's limit"))?;
     point("restore.limit")?;
     let mut restore = Restore::begin(request, &machine, pages)?;
@@ -158,24 +160,6 @@ fn raise_descriptor_limit(guest: i32) -> io::Result<task::Limit> {
     let limit = task::limit(guest, NOFILE, None)?;
     task::limit(guest, NOFILE, Some((limit.1, limit.1)))?;
     Ok(limit)
-}
-
-fn check_host(request: &RestoreRequest<'_>, machine: &Machine) -> Result<(), RestoreError> {
-    let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
-    if kernel != machine.host.kernel {
-        return Err(RestoreError::Host(format!("it was captured on kernel {}, this is {kernel}", machine.host.kernel)));
-    }
-    let boot =
-        std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(RestoreError::io("reading the boot id"))?;
-    if boot.trim() != machine.host.boot_id {
-        return Err(RestoreError::Host(
-            "it was captured before this host's last boot; its clocks would run back".into(),
-        ));
-    }
-    if machine.root.image != request.root.image {
-        return Err(RestoreError::BaseChanged { path: machine.root.image.clone() });
-    }
-    Ok(())
 }
 
 struct Restore<'a> {

@@ -10,9 +10,11 @@
 //! Deliberately not here: whether the sandbox survives its keeper. It does: nothing in this module ties their lives.
 
 mod child;
+mod clocks;
 mod furnish;
 mod step;
 
+pub use clocks::ClockOffsets;
 pub(crate) use furnish::DEVICES;
 pub use step::Step;
 
@@ -60,6 +62,8 @@ pub struct JailSpec<'a> {
     pub guest_exe: OwnedFd,
     /// The listening socket that becomes descriptor 3.
     pub listener: OwnedFd,
+    /// How far its clocks are from the host's; `None` when they are the host's.
+    pub clocks: Option<ClockOffsets>,
 }
 
 /// A room that could not be made. Nothing of it is left but the control groups, which the caller made.
@@ -168,13 +172,20 @@ pub fn spawn(spec: JailSpec<'_>) -> Result<Jail, JailError> {
     let (report, report_child) = pipe().map_err(host("make a pipe"))?;
     let (go_child, go) = pipe().map_err(host("make a pipe"))?;
     let (mut report, mut go) = (Some(report), Some(go));
+    let clocks = spec.clocks.map(clocks::Namespace::enter).transpose();
+    let clocks = clocks.map_err(host("set the sandbox's clocks; this kernel may lack time namespaces"))?;
     let started = branchbox_sys::clone::fork_with(child::NAMESPACES, || {
         // The child's copies of the parent's ends: kept, they would hide the parent's death.
         drop((report.take(), go.take()));
         child::run(&spec, &prepared, go_child.as_fd(), report_child.as_fd())
     });
+    let left = clocks.map_or(Ok(()), clocks::Namespace::leave);
     let started = started.map_err(host("make namespaces"))?;
     let jail = Jail { pid: started.pid, pidfd: started.pidfd };
+    if let Err(error) = left {
+        jail.kill_and_reap();
+        return Err(host("leave the sandbox's clocks")(error));
+    }
     drop((report_child, go_child));
     let ends = report.zip(go).ok_or(JailError::Vanished)?;
     let done = attend(&jail, &spec, ends.0, ends.1.as_fd());

@@ -67,6 +67,7 @@ impl Room {
             staging: staging.clone(),
             guest_exe,
             listener,
+            clocks: None,
         };
         let jail = spawn(spec).inspect_err(|_| {
             cgroup.remove().unwrap();

@@ -11,6 +11,7 @@
 )]
 
 mod captures;
+mod pauses;
 mod restores;
 #[expect(dead_code, reason = "a part of it serves the other tests alone")]
 #[path = "../it/state.rs"]
@@ -28,6 +29,8 @@ const TESTS: &[Test] = &[
     ("a_keeper_killed_while_it_takes_over_harms_no_source", captures::killed_while_taking_over),
     ("a_capture_that_fails_at_any_step_harms_no_source", captures::failing),
     ("debuggers_and_vfork_inside_do_not_keep_a_keeper_from_taking_over", captures::hindered),
+    ("a_pause_that_fails_at_any_step_harms_no_source", pauses::failing),
+    ("a_keeper_killed_at_any_step_of_a_pause_harms_no_source", pauses::killed),
     ("a_restore_that_fails_at_any_step_leaves_nothing", restores::failing),
     ("a_keeper_killed_at_any_step_of_a_restore_leaves_nothing", restores::killed),
 ];

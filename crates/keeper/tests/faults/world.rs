@@ -140,6 +140,27 @@ impl World {
         (outcome, image, name)
     }
 
+    /// One pause, and where its image goes. After it is done there is neither sandbox nor keeper.
+    pub fn pause(&mut self) -> (Outcome, PathBuf) {
+        self.captures += 1;
+        let image = self.state.config.sandbox_dir.join("paused");
+        let (_, keeper) = self.keeper.as_mut().unwrap();
+        let outcome = match call(keeper, Call::Pause { image: image.clone() }) {
+            Some(Ok(Reply::Paused { .. })) => Outcome::Done,
+            Some(Ok(other)) => panic!("{other:?}"),
+            Some(Err(error)) => Outcome::Failed(error),
+            None => Outcome::Died,
+        };
+        (outcome, image)
+    }
+
+    /// After a pause.
+    pub fn is_gone(mut self) {
+        let (mut child, _) = self.keeper.take().unwrap();
+        assert!(ended(&mut child).success());
+        self.state.assert_gone(self.guest_pid);
+    }
+
     pub fn forget(&self, name: &str) {
         let _ = std::fs::remove_dir_all(self.state.directory.join(name));
         let _ = self.state.pool.remove_layer(name);

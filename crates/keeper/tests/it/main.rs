@@ -8,6 +8,7 @@
 )]
 
 mod lives;
+mod pauses;
 mod processes;
 mod state;
 
@@ -28,5 +29,5 @@ fn main() -> ExitCode {
         }
         None => {}
     }
-    harness::run(&[lives::TESTS, processes::TESTS].concat())
+    harness::run(&[lives::TESTS, pauses::TESTS, processes::TESTS].concat())
 }
