@@ -27,7 +27,10 @@ pub use misc::{
     AccountLimit, DailyLimit, Empty, Limits, Me, NetworkRequest, NetworkRules, Note, Page, Timings, Usage,
     UsageResource,
 };
-pub use sandbox::{CreateRequest, DeletedSandbox, ForkAnswer, ForkRequest, OnTimeout, SandboxInfo, UpdateRequest};
+pub use sandbox::{
+    CreateRequest, DeletedSandbox, ExtendRequest, ForkAnswer, ForkRequest, OnTimeout, RetentionRequest, SandboxInfo,
+    UpdateRequest, WakeRequest,
+};
 pub use snapshot::{Durability, ExtendSnapshotRequest, Shape, SnapshotInfo, SnapshotRequest, UpdateSnapshotRequest};
 
 /// Most bytes of a JSON body: 1 MiB of standard input in base64, and the rest of the request.

@@ -215,6 +215,68 @@ impl UpdateRequest {
     }
 }
 
+/// `POST /v1/sandboxes/{id}:wake`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WakeRequest {
+    /// A new time limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_seconds: Option<u32>,
+}
+
+impl WakeRequest {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// Every issue with it.
+    pub fn parse(body: &[u8]) -> Result<Self, Issues> {
+        let mut fields = Fields::open(body)?;
+        let request = Self { timeout_seconds: fields.small_number("timeoutSeconds", TIMEOUT_SECONDS) };
+        fields.finish(request)
+    }
+}
+
+/// `POST /v1/sandboxes/{id}:extend`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct ExtendRequest {
+    /// Seconds more, at most a day.
+    pub seconds: u32,
+}
+
+impl ExtendRequest {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// Every issue with it.
+    pub fn parse(body: &[u8]) -> Result<Self, Issues> {
+        let mut fields = Fields::open(body)?;
+        if !fields.has("seconds") {
+            fields.issue("seconds", "is required");
+        }
+        let seconds = fields.small_number("seconds", 1..=*TIMEOUT_SECONDS.end()).unwrap_or(1);
+        fields.finish(Self { seconds })
+    }
+}
+
+/// `POST /v1/sandboxes/{id}:retention`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct RetentionRequest {
+    /// Days that a paused sandbox is kept; null is for ever.
+    pub days: Option<u32>,
+}
+
+impl RetentionRequest {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// Every issue with it.
+    pub fn parse(body: &[u8]) -> Result<Self, Issues> {
+        let mut fields = Fields::open(body)?;
+        let days = fields.small_number("days", crate::snapshot::RETENTION_DAYS);
+        fields.finish(Self { days })
+    }
+}
+
 /// `POST /v1/sandboxes/{id}:fork`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Days a snapshot can be kept.
-const RETENTION_DAYS: std::ops::RangeInclusive<u32> = 1..=365;
+pub(crate) const RETENTION_DAYS: std::ops::RangeInclusive<u32> = 1..=365;
 
 /// `POST /v1/sandboxes/{id}:snapshot`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

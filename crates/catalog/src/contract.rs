@@ -60,6 +60,8 @@ pub fn sandbox(name: Option<&str>, labels: &[(&str, &str)]) -> SandboxRecord {
             last_active: now,
             rules: Rules { version: 1, updated: now },
             settings: BTreeMap::new(),
+            paused: None,
+            session: None,
         },
     }
 }
@@ -120,6 +122,10 @@ async fn slots_are_unique_and_reused(catalog: &dyn Catalog) {
     assert_eq!(catalog.insert_sandbox(&all[1], 2).await.expect("slot"), 1);
     assert!(matches!(catalog.insert_sandbox(&all[2], 2).await, Err(CatalogError::NoSlot { slots: 2 })));
     catalog.release_slot(&all[0].id).await.expect("release");
+    catalog.release_slot(&all[1].id).await.expect("release");
+    let taken = catalog.take_slot(&all[1].id, 2).await.expect("take the lowest again");
+    assert_eq!(catalog.take_slot(&all[1].id, 2).await.expect("take twice"), taken, "it has it already");
+    assert_eq!(catalog.slot(&all[1].id).await.expect("slot"), Some(taken));
     assert_eq!(catalog.slot(&all[0].id).await.expect("read"), None);
     assert_eq!(catalog.insert_sandbox(&all[2], 2).await.expect("slot"), 0, "the lowest free slot");
     assert_eq!(catalog.slot(&all[1].id).await.expect("read"), Some(1));

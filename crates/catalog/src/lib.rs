@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 
 pub use error::CatalogError;
 pub use records::{
-    KeptAnswer, Rules, SandboxDetail, SandboxFilter, SandboxRecord, SnapshotDetail, SnapshotFilter, SnapshotRecord,
-    Usage,
+    KeptAnswer, Rules, SandboxDetail, SandboxFilter, SandboxRecord, Session, SnapshotDetail, SnapshotFilter,
+    SnapshotRecord, Usage,
 };
 pub use sqlite::SqliteCatalog;
 
@@ -51,6 +51,12 @@ pub trait Catalog: Send + Sync {
 
     /// The slot a sandbox holds.
     async fn slot(&self, id: &SandboxId) -> Result<Option<u32>, CatalogError>;
+
+    /// Takes the lowest free slot for a sandbox that starts again; the one it has already, if it has one.
+    ///
+    /// # Errors
+    /// [`CatalogError::NoSlot`] when all below `slots_max` are taken, or a failure of the database.
+    async fn take_slot(&self, id: &SandboxId, slots_max: u32) -> Result<u32, CatalogError>;
 
     /// Gives a sandbox's slot back.
     async fn release_slot(&self, id: &SandboxId) -> Result<(), CatalogError>;

@@ -52,8 +52,14 @@ pub struct SandboxDetail {
     pub last_active: Timestamp,
     /// Its network rules.
     pub rules: Rules,
-    /// Settings that are kept and shown, and take effect when what they steer exists.
+    /// Settings as they were asked for.
     pub settings: BTreeMap<String, serde_json::Value>,
+    /// When it was paused; `None` when it is not.
+    #[serde(default)]
+    pub paused: Option<Timestamp>,
+    /// The stretch of running that its keeper counts; `None` while it does not run.
+    #[serde(default)]
+    pub session: Option<Session>,
 }
 
 /// Network rules; the version counts changes.
@@ -162,8 +168,17 @@ pub struct KeptAnswer {
     pub created: Timestamp,
 }
 
+/// From a start to the next pause or stop: a keeper counts only what happens in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    /// When it began.
+    pub begun: Timestamp,
+    /// What the sandbox had used before it.
+    pub before: Usage,
+}
+
 /// What a sandbox has used.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Milliseconds it ran.
     pub running_ms: u64,

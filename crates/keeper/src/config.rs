@@ -89,6 +89,7 @@ mod tests {
             },
             env: Vec::new(),
             start: Start::Boot,
+            boot_id: "this boot".into(),
             ephemeral: None,
         }
     }

@@ -61,6 +61,7 @@ fn request<'a>(
         last_pid: held.last_pid,
         image,
         root: &config.root,
+        boot_id: &config.boot_id,
     }
 }
 
@@ -97,7 +98,7 @@ pub fn restore(
 /// # Errors
 /// [`Failure`]: damaged, of another kernel, or on another image.
 pub fn open(config: &KeeperConfig, image: &Path) -> Result<Saved, Failure> {
-    Saved::open(image, &config.root).map_err(Failure::from)
+    Saved::open(image, &config.root, &config.boot_id).map_err(Failure::from)
 }
 
 /// Puts right what a keeper that died during a capture left.

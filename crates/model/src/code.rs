@@ -85,6 +85,8 @@ codes! {
     NotRunning = ("not_running", 409),
     /// The sandbox was stopped.
     SandboxStopped = ("sandbox_stopped", 409),
+    /// The sandbox is not stopped, so it cannot be restarted.
+    SandboxNotStopped = ("sandbox_not_stopped", 409),
     /// The sandbox is paused, and requests do not wake it.
     SandboxPaused = ("sandbox_paused", 409),
     /// The sandbox cannot be paused in the state it is in.

@@ -7,9 +7,10 @@
 use crate::error::NodeError;
 use crate::live::Live;
 use crate::node::{Inner, blocking, storage};
-use branchbox_model::{SnapshotId, SnapshotMode};
+use branchbox_model::{SandboxState, SnapshotId, SnapshotMode};
 use branchbox_protocol::keeper::CaptureReport;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Files up to this size are records and are synced before a snapshot is ready.
 const RECORD_BYTES_MAX: u64 = 1024 * 1024;
@@ -35,16 +36,24 @@ pub(crate) async fn capture(
     mode: SnapshotMode,
 ) -> Result<CaptureReport, NodeError> {
     let _one = live.capture.lock().await;
-    let machine = live.machine().await?;
+    live.settle().await;
     live.touch();
-    let memory = match mode {
-        SnapshotMode::Memory => machine.keeper.usage().await?.memory_bytes,
-        SnapshotMode::Disk => 0,
-    };
-    check_room(inner, memory)?;
     let layer = inner.pool()?.layer_path(id.as_str()).map_err(|error| storage("name a layer", &error))?;
     let image = (mode == SnapshotMode::Memory).then(|| inner.part_of(id));
-    let captured = machine.keeper.capture(image.clone(), layer).await;
+    let captured = match (live.state(), mode) {
+        (SandboxState::Paused, _) | (SandboxState::Stopped, SnapshotMode::Disk) => {
+            at_rest(inner, live, image.clone(), layer).await
+        }
+        _ => {
+            let machine = live.machine().await?;
+            let memory = match mode {
+                SnapshotMode::Memory => machine.keeper.usage().await?.memory_bytes,
+                SnapshotMode::Disk => 0,
+            };
+            check_room(inner, memory)?;
+            machine.keeper.capture(image.clone(), layer).await
+        }
+    };
     let whole = match (captured, image) {
         (Ok(report), Some(part)) => finish_image(part, inner.image_of(id)).await.map(|()| report),
         (captured, _) => captured,
@@ -55,8 +64,54 @@ pub(crate) async fn capture(
     whole
 }
 
+/// Captures a sandbox that does not run: its files lie still, and the image of its pause is copied.
+async fn at_rest(
+    inner: &Inner,
+    live: &Live,
+    image: Option<PathBuf>,
+    layer: PathBuf,
+) -> Result<CaptureReport, NodeError> {
+    let (paused, root) = (inner.paused_image(live), live.record().detail.root);
+    let bytes = directory_bytes(&paused).unwrap_or(0);
+    check_room(inner, if image.is_some() { bytes } else { 0 })?;
+    blocking(move || {
+        let begun = Instant::now();
+        let taken = branchbox_layers::capture_layer(&root.upper, &layer, root.driver);
+        taken.map_err(|error| storage("take the sandbox's files", &error))?;
+        let copied = image.is_some();
+        if let Some(image) = image {
+            let copy = || -> std::io::Result<()> {
+                fs_err::create_dir(&image)?;
+                for entry in fs_err::read_dir(&paused)? {
+                    let entry = entry?;
+                    // Both are never written again, so one file serves both.
+                    fs_err::hard_link(entry.path(), image.join(entry.file_name()))?;
+                }
+                Ok(())
+            };
+            copy().map_err(|source| NodeError::File { action: "copy", path: paused, source })?;
+        }
+        let total_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let memory_bytes = if copied { bytes } else { 0 };
+        Ok(CaptureReport {
+            pause_us: 0,
+            total_us,
+            memory_bytes,
+            record_bytes: 0,
+            processes: 0,
+            threads: 0,
+            notes: Vec::new(),
+        })
+    })
+    .await
+}
+
+fn directory_bytes(directory: &Path) -> std::io::Result<u64> {
+    std::fs::read_dir(directory)?.map(|entry| Ok(entry?.metadata()?.len())).sum()
+}
+
 /// Memory and records go into the state directory itself, whatever the pool is.
-fn check_room(inner: &Inner, memory: u64) -> Result<(), NodeError> {
+pub(crate) fn check_room(inner: &Inner, memory: u64) -> Result<(), NodeError> {
     let path = inner.state.path().to_path_buf();
     let needed = memory.saturating_add(ROOM_BYTES);
     let usage = rustix::fs::statvfs(&path).map_err(|errno| NodeError::File {

@@ -96,6 +96,14 @@ impl KeeperClient {
         }
     }
 
+    /// Saves the machine and ends it in that state; the keeper ends too. After an answer that says no, it runs on.
+    pub(crate) async fn pause(&self, image: PathBuf) -> Result<(CaptureReport, Usage), NodeError> {
+        match self.ask(keeper::Call::Pause { image }, CAPTURE_WAIT).await? {
+            keeper::Reply::Paused { report, usage } => Ok((report, usage)),
+            _ => Err(self.failed(PeerError::Unexpected)),
+        }
+    }
+
     pub(crate) async fn usage(&self) -> Result<Usage, NodeError> {
         match self.ask(keeper::Call::Usage, CALL_WAIT).await? {
             keeper::Reply::Usage(usage) => Ok(usage),

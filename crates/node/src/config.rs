@@ -3,6 +3,7 @@
 use branchbox_model::{Bind, PoolDriver, Tree};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Sandboxes on one node when nothing else is said: what its descriptors and processes suffice for.
 const SANDBOXES_MAX_DEFAULT: u32 = 1000;
@@ -24,6 +25,10 @@ pub struct NodeConfig {
     pub sandboxes_max: u32,
     /// Sandboxes end when this process does, however it ends, and take the state directory with them.
     pub ephemeral: bool,
+    /// How long a second of time limits, idle times and retentions lasts; tests shorten it.
+    pub second: Duration,
+    /// The host's boot; `None` asks the kernel, and tests name another.
+    pub boot_id: Option<String>,
 }
 
 impl NodeConfig {
@@ -38,6 +43,8 @@ impl NodeConfig {
             reserve_bytes: None,
             sandboxes_max: SANDBOXES_MAX_DEFAULT,
             ephemeral: false,
+            second: Duration::from_secs(1),
+            boot_id: None,
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::lifecycle;
 use crate::live::{Live, Machine};
 use crate::node::{Inner, Node, blocking, storage};
 use branchbox_api::{CreateRequest, OnTimeout, SandboxInfo, Timings};
-use branchbox_catalog::{Catalog, Rules, SandboxDetail, SandboxRecord, SnapshotRecord, Usage};
+use branchbox_catalog::{Catalog, Rules, SandboxDetail, SandboxRecord, Session, SnapshotRecord, Usage};
 use branchbox_model::{
     DiskMib, IdRange, Limits, MemoryMib, SandboxId, SandboxState, SnapshotId, SnapshotMode, SnapshotState, SpecError,
     StopReason, Timestamp, Vcpus,
@@ -90,12 +90,21 @@ impl Node {
         let Some(name) = &request.name else { return Ok(None) };
         let Some(record) = self.inner.catalog.sandbox_by_name(name).await? else { return Ok(None) };
         let Some(live) = self.inner.find(&record.id) else { return Ok(None) };
-        if live.state() == SandboxState::Stopped {
-            let hint = "delete the stopped sandbox, or choose another name";
-            return Err(NodeError::Unavailable { what: "way to restart a stopped sandbox".into(), hint });
-        }
-        let record = live.wait_for(SandboxState::Running, wait).await;
-        Ok(Some(SandboxInfo { reused: true, ..info::sandbox(&record) }))
+        live.settle().await;
+        let id = live.id.to_string();
+        let started = match live.state() {
+            SandboxState::Stopped => self.restart(&id, wait).await,
+            SandboxState::Paused => self.wake(&id, None, wait).await,
+            _ => Ok(info::sandbox(&live.record())),
+        };
+        let info = match started {
+            // Another request was faster.
+            Err(NodeError::NotPaused { .. } | NodeError::NotStopped { .. }) => {
+                info::sandbox(&live.wait_for(SandboxState::Running, wait).await)
+            }
+            started => started?,
+        };
+        Ok(Some(SandboxInfo { reused: true, ..info }))
     }
 
     async fn snapshot_to_start_from(&self, request: &CreateRequest) -> Result<Option<SnapshotRecord>, NodeError> {
@@ -131,13 +140,6 @@ fn refuse_unavailable(request: &CreateRequest) -> Result<(), NodeError> {
         Some("cpu") => return unavailable("reserved processors", "leave `cpu` out, or send `shared`"),
         Some(field) => return unavailable(field, "leave the field out"),
         None => {}
-    }
-    if request.idle_pause_seconds.is_some_and(|seconds| seconds > 0) {
-        return unavailable("way to pause an idle sandbox", "leave idlePauseSeconds out, or send 0");
-    }
-    let pauses = request.on_lease_end.is_none_or(|end| end == OnTimeout::Pause);
-    if request.timeout_seconds.is_some() && pauses {
-        return unavailable("way to pause at a time limit", "send onLeaseEnd `stop` or `delete` with timeoutSeconds");
     }
     Ok(())
 }
@@ -182,13 +184,17 @@ fn plan(
             stopped: None,
             last_active: now,
             rules: Rules { version: 1, updated: now },
+            paused: None,
+            session: None,
             settings: kept_settings(&CreateSettings {
                 auto_wake: request.auto_wake,
                 persistent: request.persistent,
                 cpu_floor_millis: request.cpu_floor_millis,
                 timeout_seconds: request.timeout_seconds,
                 on_timeout: request.on_lease_end,
+                idle_pause_seconds: request.idle_pause_seconds,
                 now,
+                second: inner.config.second,
             }),
         },
     };
@@ -206,7 +212,9 @@ struct CreateSettings {
     cpu_floor_millis: Option<u32>,
     timeout_seconds: Option<u32>,
     on_timeout: Option<OnTimeout>,
+    idle_pause_seconds: Option<u32>,
     now: Timestamp,
+    second: Duration,
 }
 
 fn kept_settings(asked: &CreateSettings) -> BTreeMap<String, Value> {
@@ -220,9 +228,10 @@ fn kept_settings(asked: &CreateSettings) -> BTreeMap<String, Value> {
     keep(settings::PERSISTENT, asked.persistent.map(Value::from));
     keep(settings::CPU_FLOOR, asked.cpu_floor_millis.map(Value::from));
     keep(settings::TIMEOUT, asked.timeout_seconds.map(Value::from));
-    let end = asked.timeout_seconds.map(|seconds| asked.now.plus_seconds(i64::from(seconds)).0);
+    let end = asked.timeout_seconds.map(|seconds| info::after(asked.now, u64::from(seconds), asked.second).0);
     keep(settings::ENDS_AT, end.map(Value::from));
     keep(settings::ON_TIMEOUT, asked.on_timeout.map(|end| json!(end)));
+    keep(settings::IDLE, asked.idle_pause_seconds.map(|seconds| info::idle_raised(seconds).into()));
     kept
 }
 
@@ -294,7 +303,7 @@ async fn bring_up(inner: &Arc<Inner>, live: &Arc<Live>, slot: u32, origin: &Orig
         Some(lock) => Some(lock.read().await),
     };
     make_upper(inner, &live.id, origin).await?;
-    let config = keeper_config(inner, &record, slot, origin)?;
+    let config = keeper_config(inner, &record, slot, start_of(inner, origin))?;
     let written = config.clone();
     blocking(move || keeper_process::write_config(&written)).await?;
     let (keeper, running) = keeper_process::start(&config, &inner.config.exe).await?;
@@ -307,9 +316,15 @@ async fn bring_up(inner: &Arc<Inner>, live: &Arc<Live>, slot: u32, origin: &Orig
 pub(crate) async fn adopt(inner: &Arc<Inner>, live: &Arc<Live>, machine: Machine) -> Result<(), NodeError> {
     let machine = Arc::new(machine);
     live.set_machine(Some(Arc::clone(&machine)));
+    let session = Session { begun: Timestamp::now(), before: *live.metered.lock().await };
     let running = |record: &mut SandboxRecord| {
         record.state = SandboxState::Running;
-        record.detail.ready.get_or_insert_with(Timestamp::now);
+        record.detail.ready.get_or_insert(session.begun);
+        // A found one goes on in its own.
+        record.detail.session.get_or_insert(session);
+        record.detail.paused = None;
+        record.detail.stopped = None;
+        record.detail.stop_reason = None;
     };
     if let Err(error) = live.update(inner.catalog(), running).await {
         live.set_machine(None);
@@ -332,12 +347,21 @@ async fn make_upper(inner: &Inner, id: &SandboxId, origin: &Origin) -> Result<()
     .await
 }
 
-fn keeper_config(inner: &Inner, record: &SandboxRecord, slot: u32, origin: &Origin) -> Result<KeeperConfig, NodeError> {
-    let ids = IdRange::of_slot(slot).ok_or(branchbox_catalog::CatalogError::NoSlot { slots: IdRange::SLOTS })?;
-    let start = match origin {
+fn start_of(inner: &Inner, origin: &Origin) -> Start {
+    match origin {
         Origin::Image | Origin::Files(_) => Start::Boot,
         Origin::Machine(snapshot) => Start::Restore { image: inner.state.extents().join(snapshot.as_str()) },
-    };
+    }
+}
+
+/// What the keeper of a sandbox in this slot is told.
+pub(crate) fn keeper_config(
+    inner: &Inner,
+    record: &SandboxRecord,
+    slot: u32,
+    start: Start,
+) -> Result<KeeperConfig, NodeError> {
+    let ids = IdRange::of_slot(slot).ok_or(branchbox_catalog::CatalogError::NoSlot { slots: IdRange::SLOTS })?;
     Ok(KeeperConfig {
         id: record.id.clone(),
         run_dir: inner.state.run_dir().to_path_buf(),
@@ -349,6 +373,7 @@ fn keeper_config(inner: &Inner, record: &SandboxRecord, slot: u32, origin: &Orig
         // Variables are given with each command, so that an update of them counts at once.
         env: Vec::new(),
         start,
+        boot_id: inner.boot_id.clone(),
         ephemeral: inner.config.ephemeral.then(|| inner.state.path().to_path_buf()),
     })
 }
@@ -395,14 +420,6 @@ mod tests {
             refuse_unavailable(&request)
         };
         assert!(request(|_| {}).is_ok());
-        assert!(request(|r| r.idle_pause_seconds = Some(0)).is_ok());
-        assert!(request(|r| r.idle_pause_seconds = Some(60)).is_err());
-        assert!(request(|r| r.timeout_seconds = Some(60)).is_err());
-        let stops = request(|r| {
-            r.timeout_seconds = Some(60);
-            r.on_lease_end = Some(OnTimeout::Stop);
-        });
-        assert!(stops.is_ok());
         let open =
             request(|r| r.network = Some(branchbox_api::NetworkRequest { internet: true, ..Default::default() }));
         assert!(matches!(open, Err(NodeError::NoGateway)));

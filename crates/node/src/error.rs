@@ -45,6 +45,20 @@ pub enum NodeError {
         /// Its state.
         state: SandboxState,
     },
+    /// The sandbox is paused, and requests do not wake it.
+    #[error("sandbox {id} is paused")]
+    Paused {
+        /// Which.
+        id: SandboxId,
+    },
+    /// A restart of a sandbox that is not stopped.
+    #[error("sandbox {id} is {}", state_word(*state))]
+    NotStopped {
+        /// Which.
+        id: SandboxId,
+        /// Its state.
+        state: SandboxState,
+    },
     /// A wake of a sandbox that is awake.
     #[error("sandbox {id} is not paused")]
     NotPaused {
@@ -262,6 +276,8 @@ impl Coded for NodeError {
             Self::Spec(error) => error.code(),
             Self::Stopped { .. } => Code::SandboxStopped,
             Self::NotReady { .. } => Code::SandboxNotReady,
+            Self::Paused { .. } => Code::SandboxPaused,
+            Self::NotStopped { .. } => Code::SandboxNotStopped,
             Self::NotPaused { .. } => Code::NotPaused,
             Self::SnapshotNotReady { .. } => Code::SnapshotNotReady,
             Self::BaseChanged { .. } => Code::BaseChanged,
@@ -297,7 +313,9 @@ impl Coded for NodeError {
             Self::NoSandbox { .. } => "see what there is: branchbox ls",
             Self::NoSnapshot { .. } => "see what there is: branchbox snapshots ls",
             Self::NoImage { .. } => "leave `image` out, or use `host`",
-            Self::Stopped { .. } => "create another from a snapshot, or delete it: its memory is gone",
+            Self::Stopped { .. } => "start it again from its disk: POST …:restart; its memory is gone",
+            Self::Paused { .. } => "wake it: POST …:wake, or update it with autoWake true",
+            Self::NotStopped { .. } => "a restart starts a stopped sandbox; wake a paused one, or stop this one first",
             Self::NotReady { .. } => "wait until it runs: GET it with waitFor=running",
             Self::NotPaused { .. } => "it can be used as it is",
             Self::SnapshotNotReady { .. } => "wait until its state is ready; a failed one says why in `error`",

@@ -4,7 +4,7 @@
 
 use crate::clients::{GuestClient, Output, OutputCall};
 use crate::error::NodeError;
-use crate::live::{Live, Machine};
+use crate::live::{Live, Machine, Use};
 use crate::node::Node;
 use crate::splitter::{self, Splitter};
 use branchbox_api::{
@@ -17,6 +17,7 @@ use branchbox_protocol::guest::{CHUNK_BYTES_MAX, Chunk, ExecInfo, ExecState, Spa
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// The directory that commands start in.
 const CWD_DEFAULT: &str = "/workspace";
@@ -26,6 +27,8 @@ const OUTPUT_SHORT_MAX: usize = 64 * 1024;
 const OUTPUT_LONG_MAX: usize = 1024 * 1024;
 /// Silence after which a stream shows that it is still there.
 const SILENCE_MS: u64 = 25_000;
+/// Failures in a row to reach the guest of a running sandbox before a reader is told.
+const FAILURES_MAX: u32 = 3;
 /// Longest wait of a look at output.
 const LOOK_WAIT_MS_MAX: u64 = 8000;
 /// Most bytes of one look at output.
@@ -108,6 +111,10 @@ pub struct Process {
     run_dir: PathBuf,
     exec: ExecId,
     encoding: OutputEncoding,
+    /// Failures to reach the guest since it last answered.
+    failures: u32,
+    /// Whoever waits for a command uses its sandbox.
+    _use: Use,
 }
 
 impl Node {
@@ -121,12 +128,13 @@ impl Node {
             let hint = "leave the field out";
             return Err(NodeError::Unavailable { what: what.into(), hint });
         }
-        let live = self.live(id)?;
+        let live = self.awake(id).await?;
         let run_dir = self.inner.state.run_dir().to_path_buf();
         let (machine, guest) = live.guest(&run_dir).await?;
         let encoding = request.output_encoding.unwrap_or_default();
         let info = guest.spawn(spawn_spec(&live.record(), request, kind)).await.map_err(|error| seen(&live, error))?;
-        Ok((Process { live, machine, guest, run_dir, exec: info.exec, encoding }, info))
+        let _use = live.using();
+        Ok((Process { live, machine, guest, run_dir, exec: info.exec, encoding, failures: 0, _use }, info))
     }
 
     /// Starts a command.
@@ -151,12 +159,13 @@ impl Node {
     /// # Errors
     /// [`NodeError`].
     pub async fn process(&self, id: &str, process: &str) -> Result<(Process, ProcessInfo), NodeError> {
-        let live = self.live(id)?;
         let exec: ExecId = process.parse().map_err(|_| no_process(process))?;
+        let live = self.awake(id).await?;
         let run_dir = self.inner.state.run_dir().to_path_buf();
         let (machine, guest) = live.guest(&run_dir).await?;
         let info = guest.status(exec).await.map_err(|error| seen(&live, error))?;
-        let process = Process { live, machine, guest, run_dir, exec, encoding: encoding_of(&info) };
+        let _use = live.using();
+        let process = Process { live, machine, guest, run_dir, exec, encoding: encoding_of(&info), failures: 0, _use };
         let described = process.describe(&info).await?;
         Ok((process, described))
     }
@@ -166,7 +175,7 @@ impl Node {
     /// # Errors
     /// [`NodeError`].
     pub async fn processes(&self, id: &str) -> Result<ProcessList, NodeError> {
-        let live = self.live(id)?;
+        let live = self.awake(id).await?;
         let (_, guest) = live.guest(self.inner.state.run_dir()).await?;
         let list = guest.list().await.map_err(|error| seen(&live, error))?;
         Ok(ProcessList { data: list.iter().map(|info| process_info(info, None)).collect() })
@@ -265,20 +274,40 @@ impl Process {
         if !self.guest.is_closed() {
             return self.guest.output(call).await.map_err(|error| seen(&self.live, error));
         }
-        // The connection broke; the command may run on.
+        // The connection broke; the command may run on, or be paused and go on later.
         let (_, guest) = self.live.guest(&self.run_dir).await?;
         guest.output(call).await.map_err(|error| seen(&self.live, error))
+    }
+
+    /// As [`Process::output`]; `None` while the sandbox is paused: the command is, too, and goes on when it is woken.
+    async fn output_when_awake(&mut self, cursor: u64) -> Result<Option<Output>, NodeError> {
+        match self.output(cursor, CHUNK_BYTES_MAX, SILENCE_MS, true).await {
+            Ok(output) => {
+                self.failures = 0;
+                Ok(Some(output))
+            }
+            Err(NodeError::Peer { .. } | NodeError::Paused { .. } | NodeError::NotReady { .. })
+                if self.failures < FAILURES_MAX =>
+            {
+                if self.live.wait_awake(Duration::from_millis(SILENCE_MS)).await {
+                    // It was woken already, or the connection broke for another reason, which lasts.
+                    self.failures += 1;
+                }
+                Ok(None)
+            }
+            Err(error) => Err(seen(&self.live, error)),
+        }
     }
 
     /// Waits for its end and answers with its output, cut at a limit.
     ///
     /// # Errors
     /// [`NodeError`].
-    pub async fn wait(self) -> Result<ExecResult, NodeError> {
+    pub async fn wait(mut self) -> Result<ExecResult, NodeError> {
         let mut kept = [Kept::default(), Kept::default()];
         let mut cursor = 0;
         loop {
-            let output = self.output(cursor, CHUNK_BYTES_MAX, SILENCE_MS, true).await?;
+            let Some(output) = self.output_when_awake(cursor).await? else { continue };
             cursor = output.next_cursor;
             let is_long = output.info.timeout_ms.is_none_or(|ms| ms > TIMEOUT_MS_DEFAULT);
             let bytes_max = if is_long { OUTPUT_LONG_MAX } else { OUTPUT_SHORT_MAX };
@@ -437,7 +466,7 @@ impl Follow {
         if self.ended {
             return Ok(None);
         }
-        let output = self.process.output(self.cursor, CHUNK_BYTES_MAX, SILENCE_MS, true).await?;
+        let Some(output) = self.process.output_when_awake(self.cursor).await? else { return Ok(Some(Vec::new())) };
         self.cursor = output.next_cursor;
         let mut events = self.splitter.skip(output.dropped);
         events.extend(output.chunks.into_iter().filter_map(|chunk| self.splitter.push(chunk)));

@@ -77,7 +77,7 @@ async fn read(guest: &GuestClient, path: &str, offset: u64) -> Result<(Bytes, u6
 
 impl Node {
     async fn guest(&self, id: &str) -> Result<Arc<GuestClient>, NodeError> {
-        Ok(self.live(id)?.guest(self.inner.state.run_dir()).await?.1)
+        Ok(self.awake(id).await?.guest(self.inner.state.run_dir()).await?.1)
     }
 
     /// Opens a file for reading.

@@ -40,7 +40,7 @@ async fn fork(
     request: &ForkRequest,
     begun: Instant,
 ) -> Result<ForkAnswer, NodeError> {
-    live.machine().await?;
+    live.check_capturable(SnapshotMode::Memory).await?;
     let source = live.record();
     let mut snapshot = snapshots::new_record(inner, &source, SnapshotMode::Memory, !request.keep_snapshot);
     let copies = reserve(inner, plan(&source, &snapshot, request)?).await?;
@@ -91,6 +91,10 @@ fn plan(
         record.detail.snapshot = request.keep_snapshot.then(|| snapshot.id.clone());
         record.detail.forked_from = Some(source.id.clone());
         record.detail.ready = None;
+        record.detail.paused = None;
+        record.detail.session = None;
+        record.detail.stop_reason = None;
+        record.detail.stopped = None;
         record.detail.last_active = now;
         record
     };

@@ -2,10 +2,15 @@
 
 use branchbox_api::{Durability, NetworkRules, Note, OnTimeout, SandboxInfo, Shape, SnapshotInfo};
 use branchbox_catalog::{SandboxRecord, SnapshotRecord};
-use branchbox_model::{SandboxState, SnapshotState};
+use branchbox_model::{SandboxState, SnapshotState, Timestamp};
 use branchbox_protocol::keeper;
 use serde_json::Value;
+use std::time::Duration;
 
+/// Idle time when a request does not say.
+pub(crate) const IDLE_SECONDS_DEFAULT: u32 = 300;
+const IDLE_SECONDS_MIN: u32 = 60;
+const DAY_SECONDS: u64 = 86_400;
 /// Most notes in one answer; the rest is counted.
 const NOTES_MAX: usize = 50;
 
@@ -17,6 +22,8 @@ pub(crate) mod settings {
     pub(crate) const TIMEOUT: &str = "timeoutSeconds";
     pub(crate) const ENDS_AT: &str = "endsAtMs";
     pub(crate) const ON_TIMEOUT: &str = "onTimeout";
+    pub(crate) const IDLE: &str = "idlePauseSeconds";
+    pub(crate) const RETENTION: &str = "pausedRetentionDays";
 }
 
 fn status(state: SandboxState) -> &'static str {
@@ -30,13 +37,43 @@ fn status(state: SandboxState) -> &'static str {
 }
 
 /// When a sandbox's time limit ends, if it has one.
-pub(crate) fn ends_at(record: &SandboxRecord) -> Option<branchbox_model::Timestamp> {
-    record.detail.settings.get(settings::ENDS_AT).and_then(Value::as_i64).map(branchbox_model::Timestamp)
+pub(crate) fn ends_at(record: &SandboxRecord) -> Option<Timestamp> {
+    record.detail.settings.get(settings::ENDS_AT).and_then(Value::as_i64).map(Timestamp)
 }
 
 pub(crate) fn on_timeout(record: &SandboxRecord) -> OnTimeout {
     let word = record.detail.settings.get(settings::ON_TIMEOUT).cloned();
-    word.and_then(|word| serde_json::from_value(word).ok()).unwrap_or(OnTimeout::Stop)
+    word.and_then(|word| serde_json::from_value(word).ok()).unwrap_or(OnTimeout::Pause)
+}
+
+/// This many of the node's seconds later.
+pub(crate) fn after(from: Timestamp, seconds: u64, second: Duration) -> Timestamp {
+    let ms = u128::from(seconds).saturating_mul(second.as_micros()) / 1000;
+    Timestamp(from.0.saturating_add(i64::try_from(ms).unwrap_or(i64::MAX)))
+}
+
+/// Whether a request wakes it.
+pub(crate) fn auto_wake(record: &SandboxRecord) -> bool {
+    record.detail.settings.get(settings::AUTO_WAKE).and_then(Value::as_bool).unwrap_or(true)
+}
+
+/// After how many seconds without use it is paused; `None` is never.
+pub(crate) fn idle_seconds(record: &SandboxRecord) -> Option<u64> {
+    let kept = &record.detail.settings;
+    let persistent = kept.get(settings::PERSISTENT).and_then(Value::as_bool).unwrap_or(false);
+    let seconds = kept.get(settings::IDLE).and_then(Value::as_u64).unwrap_or(u64::from(IDLE_SECONDS_DEFAULT));
+    (seconds > 0 && !persistent).then_some(seconds)
+}
+
+/// Shorter idle times than the shortest are raised to it; 0 is never.
+pub(crate) fn idle_raised(seconds: u32) -> u32 {
+    if seconds == 0 { 0 } else { seconds.max(IDLE_SECONDS_MIN) }
+}
+
+/// When a paused sandbox is kept no longer.
+pub(crate) fn paused_expires(record: &SandboxRecord, second: Duration) -> Option<Timestamp> {
+    let days = record.detail.settings.get(settings::RETENTION).and_then(Value::as_u64)?;
+    record.detail.paused.map(|paused| after(paused, days.saturating_mul(DAY_SECONDS), second))
 }
 
 pub(crate) fn sandbox(record: &SandboxRecord) -> SandboxInfo {
@@ -58,22 +95,22 @@ pub(crate) fn sandbox(record: &SandboxRecord) -> SandboxInfo {
         disk_mib: detail.limits.disk.0,
         cpu: "shared".into(),
         cpu_floor_millis: number(settings::CPU_FLOOR).unwrap_or(50),
-        pausable: false,
+        pausable: true,
         timeout_seconds: number(settings::TIMEOUT),
         ends_at: ends_at(record),
         expires_at: ends_at(record),
         on_timeout: on_timeout(record),
         on_lease_end: on_timeout(record),
-        idle_pause_seconds: 0,
-        auto_wake: truth(settings::AUTO_WAKE, true),
+        idle_pause_seconds: number(settings::IDLE).unwrap_or(IDLE_SECONDS_DEFAULT),
+        auto_wake: auto_wake(record),
         persistent: truth(settings::PERSISTENT, false),
         user: detail.user,
         last_active_at: Some(detail.last_active),
         created_at: record.created,
         ready_at: detail.ready,
         ended_at: record.ended.or(detail.stopped),
-        paused_at: None,
-        paused_expires_at: None,
+        paused_at: detail.paused,
+        paused_expires_at: paused_expires(record, Duration::from_secs(1)),
         stop_reason: detail.stop_reason,
         image: from_image.then(|| "host".to_owned()),
         snapshot: detail.snapshot.as_ref().map(ToString::to_string),
@@ -122,7 +159,7 @@ pub(crate) fn snapshot(record: &SnapshotRecord) -> SnapshotInfo {
 }
 
 /// When a snapshot's retention ends.
-pub(crate) fn expires(record: &SnapshotRecord) -> Option<branchbox_model::Timestamp> {
+pub(crate) fn expires(record: &SnapshotRecord) -> Option<Timestamp> {
     record.detail.retention_days.map(|days| record.created.plus_seconds(i64::from(days) * 86_400))
 }
 

@@ -9,6 +9,7 @@
 
 mod capture;
 mod clients;
+mod clock;
 mod config;
 mod create;
 mod error;
@@ -21,6 +22,7 @@ mod lifecycle;
 mod live;
 mod meter;
 mod node;
+mod pause;
 mod peer;
 mod query;
 mod recover;

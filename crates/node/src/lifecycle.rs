@@ -8,6 +8,7 @@ use crate::keeper_process;
 use crate::live::{Live, Machine};
 use crate::meter;
 use crate::node::{Inner, Node, blocking, storage};
+use crate::pause;
 use branchbox_api::{DeletedSandbox, SandboxInfo};
 use branchbox_catalog::{Catalog, SandboxRecord};
 use branchbox_jail::cgroup::SandboxCgroup;
@@ -95,6 +96,7 @@ pub(crate) async fn stop(inner: &Arc<Inner>, live: &Arc<Live>, reason: StopReaso
 async fn ended(inner: &Arc<Inner>, live: &Arc<Live>, reason: StopReason) -> Result<SandboxRecord, NodeError> {
     live.set_machine(None);
     end_processes(inner, &live.id).await?;
+    pause::remove_image(inner, live).await;
     if let Err(error) = inner.catalog.release_slot(&live.id).await {
         tracing::error!(sandbox = %live.id, %error, "its id range stays taken");
     }
@@ -103,6 +105,8 @@ async fn ended(inner: &Arc<Inner>, live: &Arc<Live>, reason: StopReason) -> Resu
         record.state = SandboxState::Stopped;
         record.detail.stopped = Some(now);
         record.detail.stop_reason = Some(reason);
+        record.detail.paused = None;
+        record.detail.session = None;
     };
     Ok(live.force(inner.catalog(), stopped).await)
 }

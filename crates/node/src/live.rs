@@ -6,7 +6,7 @@
 use crate::clients::{GuestClient, KeeperClient};
 use crate::error::NodeError;
 use branchbox_catalog::{Catalog, SandboxRecord, Usage};
-use branchbox_model::{SandboxId, SandboxState, Timestamp};
+use branchbox_model::{SandboxId, SandboxState, SnapshotMode, Timestamp};
 use branchbox_protocol::keeper::Running;
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -16,6 +16,20 @@ use tokio::sync::watch;
 
 /// How long a call that needs a running sandbox waits for one that is starting.
 const READY_WAIT: Duration = Duration::from_secs(30);
+
+/// States that go over into another by themselves.
+const PASSING: [SandboxState; 3] = [SandboxState::Starting, SandboxState::Resuming, SandboxState::Pausing];
+
+/// Somebody uses a sandbox for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Use(Arc<Live>);
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        self.0.touch();
+        self.0.uses.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// What talks to a running sandbox.
 #[derive(Debug)]
@@ -54,6 +68,9 @@ pub(crate) struct Live {
     pub(crate) capture: tokio::sync::Mutex<()>,
     write: tokio::sync::Mutex<()>,
     last_active: AtomicI64,
+    uses: AtomicU64,
+    /// Until when an idle sandbox is left alone, because it could not be paused.
+    pub(crate) not_before: AtomicI64,
     /// What is in the catalog of its use already.
     pub(crate) metered: tokio::sync::Mutex<Usage>,
 }
@@ -64,6 +81,8 @@ impl Live {
             id: record.id.clone(),
             last_active: AtomicI64::new(record.detail.last_active.0),
             record: watch::Sender::new(record),
+            uses: AtomicU64::new(0),
+            not_before: AtomicI64::new(0),
             machine: Mutex::new(None),
             change: tokio::sync::Mutex::new(()),
             capture: tokio::sync::Mutex::new(()),
@@ -85,6 +104,35 @@ impl Live {
     /// Notes that somebody uses it.
     pub(crate) fn touch(&self) {
         self.last_active.store(Timestamp::now().0, Ordering::Relaxed);
+    }
+
+    /// Says that somebody uses it until the answer is dropped.
+    pub(crate) fn using(self: &Arc<Self>) -> Use {
+        self.uses.fetch_add(1, Ordering::Relaxed);
+        self.touch();
+        Use(Arc::clone(self))
+    }
+
+    /// Whether somebody uses it now.
+    pub(crate) fn is_used(&self) -> bool {
+        self.uses.load(Ordering::Relaxed) > 0
+    }
+
+    /// Waits for a state that goes over into another by itself, at most as long as a request may.
+    pub(crate) async fn settle(&self) {
+        // A running one without a machine is being given another keeper.
+        let is_passing = |state: SandboxState| {
+            PASSING.contains(&state) || (state == SandboxState::Running && self.machine_now().is_none())
+        };
+        if is_passing(self.state()) {
+            self.wait_until(READY_WAIT, |state| !is_passing(state)).await;
+        }
+    }
+
+    /// Waits for a paused sandbox to run again, at most this long; whether it is on its way no longer.
+    pub(crate) async fn wait_awake(&self, wait: Duration) -> bool {
+        let asleep = [SandboxState::Paused, SandboxState::Pausing, SandboxState::Resuming];
+        !asleep.contains(&self.wait_until(wait, |state| !asleep.contains(&state)).await.state)
     }
 
     /// Changes the record, in the catalog first.
@@ -135,26 +183,36 @@ impl Live {
         self.machine.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// That it can be captured in this mode: it runs, is paused, or is stopped and only its files are wanted.
+    pub(crate) async fn check_capturable(&self, mode: SnapshotMode) -> Result<(), NodeError> {
+        self.settle().await;
+        match (self.state(), mode) {
+            (SandboxState::Paused, _) | (SandboxState::Stopped, SnapshotMode::Disk) => Ok(()),
+            _ => self.machine().await.map(drop),
+        }
+    }
+
     /// The machine of a running sandbox; a starting one is waited for.
     pub(crate) async fn machine(&self) -> Result<Arc<Machine>, NodeError> {
-        let passing = [SandboxState::Starting, SandboxState::Resuming];
-        let state = if passing.contains(&self.state()) {
-            self.wait_until(READY_WAIT, |state| !passing.contains(&state)).await.state
-        } else {
-            self.state()
-        };
-        match (state, self.machine_now()) {
+        self.settle().await;
+        match (self.state(), self.machine_now()) {
+            (SandboxState::Paused, _) => Err(NodeError::Paused { id: self.id.clone() }),
             (SandboxState::Running, Some(machine)) => Ok(machine),
             (SandboxState::Stopped | SandboxState::Stopping, _) => Err(NodeError::Stopped { id: self.id.clone() }),
             (state, _) => Err(NodeError::NotReady { id: self.id.clone(), state }),
         }
     }
 
-    /// The guest of a running sandbox.
-    pub(crate) async fn guest(&self, run_dir: &Path) -> Result<(Arc<Machine>, Arc<GuestClient>), NodeError> {
+    /// As [`Live::guest`], by the node itself: it is no use.
+    pub(crate) async fn guest_quietly(&self, run_dir: &Path) -> Result<(Arc<Machine>, Arc<GuestClient>), NodeError> {
         let machine = self.machine().await?;
-        self.touch();
         let guest = machine.guest(&self.id, run_dir).await?;
         Ok((machine, guest))
+    }
+
+    /// The guest of a running sandbox.
+    pub(crate) async fn guest(&self, run_dir: &Path) -> Result<(Arc<Machine>, Arc<GuestClient>), NodeError> {
+        self.touch();
+        self.guest_quietly(run_dir).await
     }
 }

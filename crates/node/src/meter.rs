@@ -1,17 +1,15 @@
-//! What runs by the clock: metering, time limits, retention, forgetting of old answers.
+//! What runs by the clock: metering, retention of snapshots, forgetting of old answers.
 //!
 //! Use is recorded as the difference between what a sandbox's cgroup says in all and what the catalog holds already,
 //! so a node that was down in between loses nothing and counts nothing twice.
 
 use crate::error::NodeError;
 use crate::info;
-use crate::lifecycle;
 use crate::live::Live;
 use crate::node::Inner;
 use crate::snapshots;
-use branchbox_api::OnTimeout;
-use branchbox_catalog::{Catalog, SnapshotFilter, Usage};
-use branchbox_model::{SandboxState, SnapshotState, StopReason, Timestamp};
+use branchbox_catalog::{Catalog, Session, SnapshotFilter, Usage};
+use branchbox_model::{SnapshotState, Timestamp};
 use branchbox_protocol::keeper;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -34,7 +32,6 @@ pub(crate) async fn run(node: Weak<Inner>, mut closing: watch::Receiver<bool>) {
         }
         let Some(inner) = node.upgrade() else { return };
         all(&inner).await;
-        end_by_time(&inner).await;
         if let Err(error) = forget_old(&inner).await {
             tracing::warn!(%error, "old things could not be forgotten");
         }
@@ -58,8 +55,8 @@ pub(crate) async fn all(inner: &Arc<Inner>) {
 /// Records what a sandbox has used since the last record.
 pub(crate) async fn record(inner: &Inner, live: &Live, usage: keeper::Usage) {
     let mut metered = live.metered.lock().await;
-    let Some(ready) = live.record().detail.ready else { return };
-    let more = difference(*metered, ready, Timestamp::now(), usage);
+    let Some(session) = live.record().detail.session else { return };
+    let more = difference(*metered, session, Timestamp::now(), usage);
     match inner.catalog.add_usage(&live.id, more).await {
         Ok(()) => {
             metered.running_ms += more.running_ms;
@@ -70,31 +67,13 @@ pub(crate) async fn record(inner: &Inner, live: &Live, usage: keeper::Usage) {
     }
 }
 
-fn difference(metered: Usage, ready: Timestamp, now: Timestamp, usage: keeper::Usage) -> Usage {
-    let ran = u64::try_from(now.0.saturating_sub(ready.0)).unwrap_or(0);
-    let running_ms = ran.saturating_sub(metered.running_ms);
+fn difference(metered: Usage, session: Session, now: Timestamp, usage: keeper::Usage) -> Usage {
+    let ran = u64::try_from(now.0.saturating_sub(session.begun.0)).unwrap_or(0);
+    let running_ms = session.before.running_ms.saturating_add(ran).saturating_sub(metered.running_ms);
     Usage {
         running_ms,
-        cpu_us: usage.cpu_us.saturating_sub(metered.cpu_us),
+        cpu_us: session.before.cpu_us.saturating_add(usage.cpu_us).saturating_sub(metered.cpu_us),
         memory_mib_ms: (usage.memory_bytes >> 20).saturating_mul(running_ms),
-    }
-}
-
-/// Ends sandboxes whose time is up.
-async fn end_by_time(inner: &Arc<Inner>) {
-    let now = Timestamp::now();
-    for live in inner.all_live() {
-        let record = live.record();
-        if record.state != SandboxState::Running || info::ends_at(&record).is_none_or(|end| end > now) {
-            continue;
-        }
-        let ended = match info::on_timeout(&record) {
-            OnTimeout::Delete => lifecycle::delete(inner, &live).await,
-            OnTimeout::Stop | OnTimeout::Pause => lifecycle::stop(inner, &live, StopReason::LeaseExpired).await,
-        };
-        if let Err(error) = ended {
-            tracing::error!(sandbox = %live.id, %error, "its time is up, and it could not be ended");
-        }
     }
 }
 
@@ -119,15 +98,21 @@ mod tests {
     #[test]
     fn use_is_what_was_not_recorded_yet() {
         let usage = keeper::Usage { cpu_us: 500, memory_bytes: 3 << 20, ..keeper::Usage::default() };
+        let first = Session { begun: Timestamp(10_000), before: Usage::default() };
         let metered = Usage { running_ms: 1000, cpu_us: 200, memory_mib_ms: 7 };
-        let more = difference(metered, Timestamp(10_000), Timestamp(13_000), usage);
+        let more = difference(metered, first, Timestamp(13_000), usage);
         assert_eq!(more, Usage { running_ms: 2000, cpu_us: 300, memory_mib_ms: 6000 });
-        let none = difference(
-            Usage { running_ms: 9000, cpu_us: 900, memory_mib_ms: 0 },
-            Timestamp(10_000),
-            Timestamp(9_000),
-            usage,
+        // After a pause the keeper counts from nothing.
+        let second =
+            Session { begun: Timestamp(90_000), before: Usage { running_ms: 3000, cpu_us: 500, memory_mib_ms: 0 } };
+        let metered = Usage { running_ms: 3000, cpu_us: 500, memory_mib_ms: 6007 };
+        let more = difference(metered, second, Timestamp(91_000), keeper::Usage { cpu_us: 20, ..usage });
+        assert_eq!(more, Usage { running_ms: 1000, cpu_us: 20, memory_mib_ms: 3000 });
+        let ahead = Usage { running_ms: 9000, cpu_us: 900, memory_mib_ms: 0 };
+        assert_eq!(
+            difference(ahead, first, Timestamp(9_000), usage),
+            Usage::default(),
+            "a clock that went back counts nothing"
         );
-        assert_eq!(none, Usage::default(), "a clock that went back counts nothing");
     }
 }

@@ -4,7 +4,7 @@ use crate::config::{Ending, NodeConfig};
 use crate::error::NodeError;
 use crate::live::Live;
 use crate::state_dir::StateDir;
-use crate::{meter, recover};
+use crate::{clock, meter, recover};
 use branchbox_catalog::{Catalog, SqliteCatalog};
 use branchbox_jail::cgroup::Layout;
 use branchbox_layers::HostImage;
@@ -110,6 +110,7 @@ impl Node {
         };
         let node = Self { inner: Arc::new(inner) };
         recover::run(&node).await?;
+        tokio::spawn(clock::run(Arc::downgrade(&node.inner), node.inner.closing.subscribe()));
         tokio::spawn(meter::run(Arc::downgrade(&node.inner), node.inner.closing.subscribe()));
         Ok(node)
     }
@@ -167,7 +168,9 @@ impl Node {
         meter::all(&self.inner).await;
         let mut result = Ok(());
         if ending != Ending::KeepSandboxes {
-            for live in self.inner.all_live() {
+            // What is paused does not run, and keeps its memory.
+            let ends = |live: &Arc<Live>| ending == Ending::DeleteSandboxes || live.state() != SandboxState::Paused;
+            for live in self.inner.all_live().into_iter().filter(ends) {
                 let ended = match ending {
                     Ending::DeleteSandboxes => crate::lifecycle::delete(&self.inner, &live).await.map(drop),
                     _ => crate::lifecycle::stop(&self.inner, &live, StopReason::OperatorStopped).await.map(drop),
@@ -175,7 +178,8 @@ impl Node {
                 result = result.and(ended);
             }
         }
-        let running = self.inner.all_live().iter().any(|live| live.state() != SandboxState::Stopped);
+        let at_rest = [SandboxState::Stopped, SandboxState::Paused];
+        let running = self.inner.all_live().iter().any(|live| !at_rest.contains(&live.state()));
         for live in self.inner.all_live() {
             live.set_machine(None);
         }
@@ -311,11 +315,10 @@ impl Foundation {
         let image = HostImage::prepare(&pool.images_dir(), &config.exe)
             .map_err(|error| storage("prepare the host image", &error))?;
         let path = Path::new("/proc/sys/kernel/random/boot_id");
-        let boot_id = fs_err::read_to_string(path).map_err(|source| NodeError::File {
-            action: "read",
-            path: path.into(),
-            source,
-        })?;
+        let asked = || {
+            fs_err::read_to_string(path).map_err(|source| NodeError::File { action: "read", path: path.into(), source })
+        };
+        let boot_id = config.boot_id.clone().map_or_else(asked, Ok)?;
         Ok(Self { state, layout, pool, image, boot_id: boot_id.trim().to_owned() })
     }
 }

@@ -10,10 +10,13 @@ use branchbox_api::{
 use branchbox_catalog::{Catalog, KeptAnswer, SandboxFilter, SandboxRecord};
 use branchbox_model::{SandboxState, Timestamp, names};
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The wire contract's version that this node speaks.
 const API_VERSION: &str = "0.2.0";
+/// An extension reaches at most this far from now.
+const EXTEND_SECONDS_MAX: u64 = 86_400;
 /// Sandboxes in one usage answer.
 const USAGE_MAX: u32 = 1000;
 /// The one account of a node.
@@ -73,7 +76,6 @@ impl Node {
     /// [`NodeError`].
     pub async fn update(&self, id: &str, request: UpdateRequest) -> Result<SandboxInfo, NodeError> {
         let live = self.live(id)?;
-        refuse_unavailable(&request)?;
         let mut env = live.record().detail.env;
         for (name, value) in request.env.clone().unwrap_or_default() {
             match value {
@@ -82,8 +84,41 @@ impl Node {
             }
         }
         names::check_env(&env)?;
-        let record = live.update(self.inner.catalog(), |record| apply(record, request, env)).await?;
+        let second = self.inner.config.second;
+        let record = live.update(self.inner.catalog(), |record| apply(record, request, env, second)).await?;
+        live.touch();
         Ok(info::sandbox(&record))
+    }
+
+    /// More time before the time limit ends, at most a day from now; without a limit nothing changes.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub async fn extend(&self, id: &str, seconds: u32) -> Result<SandboxInfo, NodeError> {
+        let live = self.live(id)?;
+        let second = self.inner.config.second;
+        let later = |record: &mut SandboxRecord| {
+            let Some(end) = info::ends_at(record) else { return };
+            let latest = info::after(Timestamp::now(), EXTEND_SECONDS_MAX, second);
+            let end = info::after(end, u64::from(seconds), second).0.min(latest.0).max(end.0);
+            record.detail.settings.insert(settings::ENDS_AT.into(), end.into());
+        };
+        let record = live.update(self.inner.catalog(), later).await?;
+        live.touch();
+        Ok(info::sandbox(&record))
+    }
+
+    /// How many days the sandbox is kept once it is paused; `None` is for ever.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub async fn retention(&self, id: &str, days: Option<u32>) -> Result<SandboxInfo, NodeError> {
+        let live = self.live(id)?;
+        let keep = |record: &mut SandboxRecord| match days {
+            Some(days) => drop(record.detail.settings.insert(settings::RETENTION.into(), days.into())),
+            None => drop(record.detail.settings.remove(settings::RETENTION)),
+        };
+        Ok(info::sandbox(&live.update(self.inner.catalog(), keep).await?))
     }
 
     /// The network rules in force.
@@ -186,18 +221,7 @@ impl Node {
     }
 }
 
-fn refuse_unavailable(request: &UpdateRequest) -> Result<(), NodeError> {
-    let unavailable = |what: &str, hint| Err(NodeError::Unavailable { what: what.into(), hint });
-    if request.idle_pause_seconds.is_some_and(|seconds| seconds > 0) {
-        return unavailable("way to pause an idle sandbox", "send idlePauseSeconds 0, or leave it out");
-    }
-    if request.on_timeout == Some(branchbox_api::OnTimeout::Pause) {
-        return unavailable("way to pause at a time limit", "send onTimeout `stop` or `delete`");
-    }
-    Ok(())
-}
-
-fn apply(record: &mut SandboxRecord, request: UpdateRequest, env: std::collections::BTreeMap<String, String>) {
+fn apply(record: &mut SandboxRecord, request: UpdateRequest, env: BTreeMap<String, String>, second: Duration) {
     if let Some(name) = request.name {
         record.name = name;
     }
@@ -216,6 +240,7 @@ fn apply(record: &mut SandboxRecord, request: UpdateRequest, env: std::collectio
     };
     keep(settings::AUTO_WAKE, request.auto_wake.map(Into::into));
     keep(settings::PERSISTENT, request.persistent.map(Into::into));
+    keep(settings::IDLE, request.idle_pause_seconds.map(|seconds| info::idle_raised(seconds).into()));
     keep(settings::ON_TIMEOUT, request.on_timeout.map(|end| json!(end)));
     match request.timeout_seconds {
         None => {}
@@ -225,7 +250,7 @@ fn apply(record: &mut SandboxRecord, request: UpdateRequest, env: std::collectio
         }
         Some(seconds) => {
             kept.insert(settings::TIMEOUT.into(), seconds.into());
-            kept.insert(settings::ENDS_AT.into(), Timestamp::now().plus_seconds(i64::from(seconds)).0.into());
+            kept.insert(settings::ENDS_AT.into(), info::after(Timestamp::now(), u64::from(seconds), second).0.into());
         }
     }
 }

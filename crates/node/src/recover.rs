@@ -10,6 +10,7 @@ use crate::error::NodeError;
 use crate::lifecycle;
 use crate::live::{Live, Machine};
 use crate::node::{Inner, Node, blocking, storage};
+use crate::pause;
 use crate::peer::PeerError;
 use branchbox_catalog::{Catalog, SandboxFilter, SandboxRecord, SnapshotFilter, SnapshotRecord};
 use branchbox_jail::cgroup;
@@ -24,6 +25,8 @@ use tokio::task::JoinSet;
 const STARTING_WAIT: Duration = Duration::from_secs(2);
 /// Between two looks for its socket.
 const STARTING_POLL: Duration = Duration::from_millis(20);
+/// States of a sandbox whose processes may live without a keeper.
+const RUNS: [SandboxState; 3] = [SandboxState::Running, SandboxState::Pausing, SandboxState::Resuming];
 /// More records than any node has.
 const ALL: u32 = 1_000_000;
 
@@ -56,8 +59,18 @@ async fn sandbox(inner: &Arc<Inner>, record: SandboxRecord) -> Result<(), NodeEr
         return Ok(());
     }
     let _one = live.change.lock().await;
+    if live.state() == SandboxState::Paused && pause::recover(inner, &live).await? {
+        return Ok(());
+    }
     match find(inner, &live).await {
-        Ok(()) => tracing::info!(sandbox = %live.id, "found running"),
+        Ok(()) => {
+            // Its files have moved on from an image of an earlier pause.
+            pause::remove_image(inner, &live).await;
+            tracing::info!(sandbox = %live.id, "found running");
+        }
+        Err(_) if pause::recover(inner, &live).await? => {
+            tracing::info!(sandbox = %live.id, "found paused");
+        }
         Err(error) => {
             tracing::warn!(sandbox = %live.id, %error, "it does not run any more");
             lost(inner, &live).await?;
@@ -80,7 +93,10 @@ async fn find(inner: &Arc<Inner>, live: &Arc<Live>) -> Result<(), NodeError> {
             let guest = GuestClient::connect(&live.id, run_dir).await?;
             create::adopt(inner, live, Machine::new(keeper, guest, running)).await
         }
-        Err(_) if !stopping && live.state() == SandboxState::Running && lifecycle::guest_lives(inner, &live.id) => {
+        Err(_) if live.state() != SandboxState::Running && inner.is_over(live) => {
+            Err(NodeError::Paused { id: live.id.clone() })
+        }
+        Err(_) if RUNS.contains(&live.state()) && lifecycle::guest_lives(inner, &live.id) => {
             lifecycle::revive(inner, live).await
         }
         Err(_) => Err(NodeError::Stopped { id: live.id.clone() }),
@@ -92,7 +108,10 @@ async fn connect(inner: &Inner, live: &Live) -> Result<KeeperClient, PeerError> 
     let deadline = Instant::now() + STARTING_WAIT;
     loop {
         match KeeperClient::connect(&live.id, inner.state.run_dir()) {
-            Err(_) if live.state() == SandboxState::Starting && Instant::now() < deadline => {
+            Err(_)
+                if [SandboxState::Starting, SandboxState::Resuming].contains(&live.state())
+                    && Instant::now() < deadline =>
+            {
                 tokio::time::sleep(STARTING_POLL).await;
             }
             other => return other,
@@ -103,7 +122,9 @@ async fn connect(inner: &Inner, live: &Live) -> Result<KeeperClient, PeerError> 
 /// Notes that a sandbox has ended; one that never ran goes altogether.
 async fn lost(inner: &Arc<Inner>, live: &Arc<Live>) -> Result<(), NodeError> {
     let state = live.state();
-    if state == SandboxState::Starting {
+    // One that was being restarted keeps its disk.
+    let never_ran = state == SandboxState::Starting && live.record().detail.ready.is_none();
+    if never_ran {
         lifecycle::clear_away(inner, &live.id).await;
         inner.let_go(&live.id);
     } else {
@@ -119,9 +140,11 @@ async fn lost(inner: &Arc<Inner>, live: &Arc<Live>) -> Result<(), NodeError> {
             SandboxState::Stopping => StopReason::Requested,
             _ => StopReason::HostLost,
         });
-        if state == SandboxState::Starting {
+        if never_ran {
             record.ended = Some(now);
         }
+        record.detail.paused = None;
+        record.detail.session = None;
     })
     .await;
     Ok(())

@@ -100,8 +100,8 @@ impl Node {
     ) -> Result<SnapshotInfo, NodeError> {
         let begun = Instant::now();
         let live = self.live(id)?;
-        live.machine().await?;
         let mode = request.mode.unwrap_or(SnapshotMode::Memory);
+        live.check_capturable(mode).await?;
         let mut record = new_record(&self.inner, &live.record(), mode, false);
         record.name = request.name;
         record.labels = request.labels.unwrap_or_default();

@@ -25,6 +25,8 @@ pub struct KeeperConfig {
     pub env: Vec<(String, String)>,
     /// Where it begins.
     pub start: Start,
+    /// The host's boot, as captures note it.
+    pub boot_id: String,
     /// End the sandbox when the last connection of a node closes, and then remove this directory (of `branchbox try`).
     pub ephemeral: Option<PathBuf>,
 }

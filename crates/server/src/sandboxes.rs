@@ -2,10 +2,12 @@
 
 use crate::answer::{Answer, Answered};
 use crate::app::Asked;
-use branchbox_api::{CreateRequest, Empty, ForkRequest, NetworkRequest, UpdateRequest};
+use branchbox_api::{
+    CreateRequest, Empty, ExtendRequest, ForkRequest, NetworkRequest, RetentionRequest, UpdateRequest, WakeRequest,
+};
 use branchbox_catalog::SandboxFilter;
 use branchbox_model::SandboxState;
-use branchbox_node::{Node, NodeError};
+use branchbox_node::Node;
 use std::time::Duration;
 
 /// Longest wait for a state.
@@ -66,14 +68,27 @@ pub(crate) async fn update(node: &Node, id: &str, asked: &Asked) -> Answered {
     Answer::ok(&node.update(id, request).await?)
 }
 
-/// Nothing is ever paused here, so there is nothing to wake; clients take that answer as "it is awake".
-pub(crate) async fn wake(node: &Node, id: &str) -> Answered {
-    let info = node.get(id).await?;
-    let id = info.id.parse().map_err(|_| NodeError::NoSandbox { id: info.id })?;
-    match info.state {
-        SandboxState::Stopped | SandboxState::Stopping => Err(NodeError::Stopped { id }.into()),
-        _ => Err(NodeError::NotPaused { id }.into()),
-    }
+pub(crate) async fn pause(node: &Node, id: &str, asked: &Asked) -> Answered {
+    Empty::parse(&asked.body)?;
+    Answer::ok(&node.pause(id, asked.wait.unwrap_or_default()).await?)
+}
+
+pub(crate) async fn wake(node: &Node, id: &str, asked: &Asked) -> Answered {
+    let request = WakeRequest::parse(&asked.body)?;
+    Answer::ok(&node.wake(id, request.timeout_seconds, asked.wait.unwrap_or_default()).await?)
+}
+
+pub(crate) async fn restart(node: &Node, id: &str, asked: &Asked) -> Answered {
+    Empty::parse(&asked.body)?;
+    Answer::ok(&node.restart(id, asked.wait.unwrap_or_default()).await?)
+}
+
+pub(crate) async fn extend(node: &Node, id: &str, asked: &Asked) -> Answered {
+    Answer::ok(&node.extend(id, ExtendRequest::parse(&asked.body)?.seconds).await?)
+}
+
+pub(crate) async fn retention(node: &Node, id: &str, asked: &Asked) -> Answered {
+    Answer::ok(&node.retention(id, RetentionRequest::parse(&asked.body)?.days).await?)
 }
 
 pub(crate) async fn set_network(node: &Node, id: &str, asked: &Asked) -> Answered {

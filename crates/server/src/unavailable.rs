@@ -5,10 +5,6 @@ use branchbox_model::Code;
 
 /// Verbs on a sandbox.
 const SANDBOX_VERBS: &[(&str, &str)] = &[
-    ("pause", "take a snapshot instead: branchbox snapshot"),
-    ("restart", "create another from a snapshot"),
-    ("extend", "use :update with timeoutSeconds"),
-    ("retention", "keep a snapshot instead, with retentionDays"),
     ("switch-image", "create another sandbox"),
     ("resize", "create another sandbox with these sizes"),
     ("try", "fork, run the step in the copy, and delete one of the two"),

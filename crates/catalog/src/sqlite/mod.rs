@@ -111,6 +111,10 @@ impl Catalog for SqliteCatalog {
     async fn slot(&self, id: &SandboxId) -> Result<Option<u32>, CatalogError> {
         sandboxes::slot(&self.pool, id).await
     }
+    async fn take_slot(&self, id: &SandboxId, slots_max: u32) -> Result<u32, CatalogError> {
+        sandboxes::take_slot_again(&self.pool, id, slots_max).await
+    }
+
     async fn release_slot(&self, id: &SandboxId) -> Result<(), CatalogError> {
         sandboxes::release_slot(&self.pool, id).await
     }

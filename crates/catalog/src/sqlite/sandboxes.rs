@@ -155,6 +155,21 @@ pub(super) async fn slot(pool: &SqlitePool, id: &SandboxId) -> Result<Option<u32
     row.map(|row| row.try_get::<u32, _>(0).map_err(database("read a slot"))).transpose()
 }
 
+pub(super) async fn take_slot_again(pool: &SqlitePool, id: &SandboxId, slots_max: u32) -> Result<u32, CatalogError> {
+    let mut tx = pool.begin_with("BEGIN IMMEDIATE").await.map_err(database("begin"))?;
+    let held: Option<u32> = sqlx::query_scalar("SELECT slot FROM slots WHERE sandbox = ?")
+        .bind(id.as_str())
+        .fetch_optional(&mut *tx)
+        .await
+        .map_err(database("read a slot"))?;
+    let slot = match held {
+        Some(slot) => slot,
+        None => take_slot(&mut tx, id, slots_max).await?,
+    };
+    tx.commit().await.map_err(database("commit a slot"))?;
+    Ok(slot)
+}
+
 pub(super) async fn release_slot(pool: &SqlitePool, id: &SandboxId) -> Result<(), CatalogError> {
     sqlx::query("DELETE FROM slots WHERE sandbox = ?")
         .bind(id.as_str())

@@ -15,6 +15,7 @@ use branchbox_server::{Server, ServerError};
 use clap::Args;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Run a node.
 ///
@@ -30,6 +31,12 @@ pub struct ServeArgs {
     /// End all sandboxes when the node ends
     #[arg(long)]
     pub end_sandboxes: bool,
+    /// How long a second of time limits, idle times and retentions lasts, in microseconds; for tests
+    #[arg(long, value_name = "US", default_value_t = 1_000_000, hide = true, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub second_us: u64,
+    /// Take this for the machine's boot id; for tests
+    #[arg(long, value_name = "ID", hide = true)]
+    pub boot_id: Option<String>,
 }
 
 impl ServeArgs {
@@ -57,7 +64,12 @@ impl ServeArgs {
 
     async fn serve(self, state: PathBuf, form: Form) -> Result<Exit, Fault> {
         let mut signals = Signals::listen()?;
-        let node = Node::start(NodeConfig::new(&state)).await.map_err(|error| not_started(&state, &error))?;
+        let config = NodeConfig {
+            second: Duration::from_micros(self.second_us),
+            boot_id: self.boot_id.clone(),
+            ..NodeConfig::new(&state)
+        };
+        let node = Node::start(config).await.map_err(|error| not_started(&state, &error))?;
         let served = self.until_told(&node, &state, form, &mut signals).await;
         let ending = if self.end_sandboxes && served.is_ok() { Ending::EndSandboxes } else { Ending::KeepSandboxes };
         let ended = node.shutdown(ending).await;

@@ -52,6 +52,8 @@ pub struct CaptureRequest<'a> {
     pub image: &'a Path,
     /// The sandbox's file tree.
     pub root: &'a RootSpec,
+    /// The host's boot.
+    pub boot_id: &'a str,
 }
 
 /// A finished capture.
@@ -251,7 +253,7 @@ fn describe_machine(context: &mut Context<'_>) -> Result<Machine, CaptureError> 
     fault::point("capture.memory").map_err(CaptureError::io("capture.memory"))?;
     registry.finish(context)?;
     Ok(Machine {
-        host: host(&processes, context.request.guest_pid).map_err(CaptureError::io("reading the host's identity"))?,
+        host: host(&processes, context.request).map_err(CaptureError::io("reading the host's identity"))?,
         root: context.request.root.clone(),
         last_pid: tree::last_pid(context),
         objects: registry.objects,
@@ -265,13 +267,13 @@ fn describe_machine(context: &mut Context<'_>) -> Result<Machine, CaptureError> 
     })
 }
 
-fn host(processes: &[branchbox_snapshot::Process], guest: i32) -> std::io::Result<Host> {
+fn host(processes: &[branchbox_snapshot::Process], request: &CaptureRequest<'_>) -> std::io::Result<Host> {
     let xstate_bytes = processes.iter().flat_map(|process| &process.threads).map(|thread| thread.xstate.len()).max();
     Ok(Host {
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         xstate_bytes: xstate_bytes.unwrap_or(0) as u32,
-        boot_id: std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned(),
-        clocks: clocks::now(guest)?,
+        boot_id: request.boot_id.to_owned(),
+        clocks: clocks::now(request.guest_pid)?,
     })
 }
 

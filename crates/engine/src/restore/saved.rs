@@ -15,11 +15,11 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// Opens a capture. `root` is the new sandbox's file tree.
+    /// Opens a capture. `root` is the new sandbox's file tree, `boot_id` the host's boot.
     ///
     /// # Errors
     /// [`RestoreError`]: unreadable or damaged, of another kernel, or on another image.
-    pub fn open(image: &Path, root: &RootSpec) -> Result<Self, RestoreError> {
+    pub fn open(image: &Path, root: &RootSpec, boot_id: &str) -> Result<Self, RestoreError> {
         let machine = read_machine(image).map_err(RestoreError::Image)?;
         let pages = BlobReader::open(image).map_err(RestoreError::Image)?;
         let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
@@ -30,9 +30,7 @@ impl Saved {
         if machine.root.image != root.image {
             return Err(RestoreError::BaseChanged { path: machine.root.image.clone() });
         }
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
-            .map_err(RestoreError::io("reading the boot id"))?;
-        let same_boot = boot.trim() == machine.host.boot_id;
+        let same_boot = boot_id == machine.host.boot_id;
         Ok(Self { machine, pages, same_boot })
     }
 

@@ -55,6 +55,7 @@ impl State {
             root,
             env: vec![("FROM_NODE".into(), "yes".into())],
             start: Start::Boot,
+            boot_id: "this boot".into(),
             ephemeral: None,
         };
         Self { directory, pool, config, environment: Vec::new(), started: RefCell::default(), is_owner: true }
