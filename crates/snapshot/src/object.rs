@@ -220,9 +220,12 @@ pub enum TcpState {
     Connected(ObjectId),
     /// The other end is gone; what it sent is in the inbox.
     PeerGone,
+    /// The other end has reset the connection, which the program has not been told yet, or it is held outside the
+    /// sandbox, which for a copy is the same. What was unread is in the inbox and can be read before the error.
+    Reset,
 }
 
-/// A TCP socket, both of whose ends are inside.
+/// A TCP socket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TcpSocket {
     /// `AF_INET` or `AF_INET6`.
@@ -241,6 +244,8 @@ pub struct TcpSocket {
     pub got_fin: bool,
     /// It came from connect(2): it had no listener of its address.
     pub active: bool,
+    /// Connections from outside that wait to be accepted on it; in a copy each has been reset.
+    pub waiting: u32,
     /// Options.
     pub options: Vec<SocketOption>,
 }

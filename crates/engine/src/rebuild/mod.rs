@@ -145,6 +145,7 @@ fn objects(
         plan,
         pages: std::fs::File::from(pages),
         made: (0..plan.objects.len()).map(|_| None).collect(),
+        resets: Vec::new(),
         moved: Vec::new(),
         changed: None,
     };
@@ -159,6 +160,8 @@ struct Maker<'a> {
     plan: &'a ObjectsPlan,
     pages: std::fs::File,
     made: Vec<Option<OwnedFd>>,
+    /// Other ends of connections that are to be reset, each with the object it belongs to.
+    resets: Vec<(usize, OwnedFd)>,
     moved: Vec<String>,
     changed: Option<String>,
 }

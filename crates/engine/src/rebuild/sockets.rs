@@ -17,10 +17,17 @@ const SOCK_DGRAM: i32 = 2;
 const SOL_SOCKET: i32 = 1;
 const SO_REUSEADDR: i32 = 2;
 const SO_REUSEPORT: i32 = 15;
+const SO_LINGER: i32 = 13;
+const FIONREAD: u64 = 0x541b;
 const IPV6_LEVEL: i32 = 41;
 const IPV6_V6ONLY: i32 = 26;
 /// How long a connection inside one namespace may take to be made or to take in its bytes.
 const PATIENCE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+
+/// Most connections that are put into one listener's queue; the kernel's own default limit.
+const BACKLOG_MAX: u32 = 4096;
+/// How long a listener's queue may take to take in one more.
+const BACKLOG_PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 fn text(what: &'static str) -> impl Fn(io::Error) -> String {
     move |error| format!("{what}: {error}")
@@ -52,7 +59,45 @@ impl Maker<'_> {
                 _ => {}
             }
         }
-        self.settle()
+        self.settle()?;
+        self.reset_connections()
+    }
+
+    /// Last of all, since options cannot be set and connections cannot be accepted any more afterwards: what is reset.
+    fn reset_connections(&mut self) -> Result<(), String> {
+        for (index, far) in std::mem::take(&mut self.resets) {
+            let unread = match &self.plan.objects[index].kind {
+                ObjectKind::Tcp(tcp) => tcp.inbox.map_or(0, |blob| blob.bytes),
+                _ => 0,
+            };
+            if let Some(near) = &self.made[index] {
+                await_bytes(near, unread)?;
+            }
+            reset(far)?;
+        }
+        for (index, object) in self.plan.objects.iter().enumerate() {
+            let ObjectKind::Tcp(tcp) = &object.kind else { continue };
+            // Where several listen on a port it is not known on which they waited; nobody outside waits any longer.
+            if let Some(listener) = &self.made[index]
+                && tcp.waiting > 0
+                && self.listeners(port(&tcp.local)).len() == 1
+            {
+                fill_backlog(listener, tcp)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The listeners of a port that were made.
+    fn listeners(&self, at: u16) -> Vec<&OwnedFd> {
+        let objects = self.plan.objects.iter().zip(&self.made);
+        let listens = |socket: &TcpSocket| matches!(socket.state, TcpState::Listening(_)) && port(&socket.local) == at;
+        objects
+            .filter_map(|(object, made)| match &object.kind {
+                ObjectKind::Tcp(socket) if listens(socket) => made.as_ref(),
+                _ => None,
+            })
+            .collect()
     }
 
     /// Options and flags come last, so that none of them stands in the way of connecting.
@@ -86,7 +131,9 @@ impl Maker<'_> {
 
     fn tcp_connection(&mut self, index: usize, tcp: &TcpSocket) -> Result<(), String> {
         let Some(peer) = tcp.peer.as_deref() else {
-            self.made[index] = Some(self.ended_connection(tcp)?);
+            let (near, far) = self.ended_connection(tcp)?;
+            self.made[index] = Some(near);
+            self.part(index, tcp, far);
             return Ok(());
         };
         let other = match tcp.state {
@@ -116,25 +163,44 @@ impl Maker<'_> {
             self.deliver(&near, socket.inbox)?;
         }
         self.made[index] = Some(near);
-        // A peer that is gone is closed here, which is what it did.
-        if let Some((other_index, _)) = other {
-            self.made[other_index] = Some(far);
+        match other {
+            Some((other_index, _)) => self.made[other_index] = Some(far),
+            None => self.part(index, tcp, far),
         }
         Ok(())
     }
 
-    /// A connection that both sides have ended, of which unread bytes may be left; the kernel has forgotten the peer.
-    fn ended_connection(&self, tcp: &TcpSocket) -> Result<OwnedFd, String> {
+    /// A peer that is gone is closed here, which is what it did; one that resets does so later.
+    fn part(&mut self, index: usize, tcp: &TcpSocket, far: OwnedFd) {
+        if matches!(tcp.state, TcpState::Reset) {
+            self.resets.push((index, far));
+        }
+    }
+
+    /// A connection that is over, of which unread bytes may be left; the kernel has forgotten the peer. Its end and the
+    /// other one.
+    fn ended_connection(&self, tcp: &TcpSocket) -> Result<(OwnedFd, OwnedFd), String> {
         let failed = text("making an ended TCP connection");
-        let mut any = tcp.local.clone();
-        any[2..4].fill(0);
-        let listener = bound(tcp.family, &any)?;
-        sock::listen(&listener, 1).map_err(&failed)?;
-        let near = bound(tcp.family, &tcp.local)?;
-        sock::connect(&near, &sock::local_address(&listener).map_err(&failed)?).map_err(&failed)?;
-        let far = sock::accept(&listener).map_err(&failed)?;
+        let listeners = self.listeners(port(&tcp.local));
+        let (near, far) = match listeners.first() {
+            // Only what is accepted can have the address of a listener.
+            Some(listener) if !tcp.active => {
+                let far = sock::socket(tcp.family, SOCK_STREAM, 0).map_err(&failed)?;
+                sock::connect(&far, &sock::local_address(listener).map_err(&failed)?).map_err(&failed)?;
+                (accepted(&listeners)?, far)
+            }
+            _ => {
+                let mut any = tcp.local.clone();
+                any[2..4].fill(0);
+                let listener = bound(tcp.family, &any)?;
+                sock::listen(&listener, 1).map_err(&failed)?;
+                let near = bound(tcp.family, &tcp.local)?;
+                sock::connect(&near, &sock::local_address(&listener).map_err(&failed)?).map_err(&failed)?;
+                (near, sock::accept(&listener).map_err(&failed)?)
+            }
+        };
         self.deliver(&far, tcp.inbox)?;
-        Ok(near)
+        Ok((near, far))
     }
 
     /// Connects from `from` to `to` (as the connecting side writes it) where `at` is listened on: the connecting and the
@@ -148,16 +214,7 @@ impl Maker<'_> {
         at: &[u8],
     ) -> Result<(OwnedFd, OwnedFd), String> {
         let failed = text("making a TCP connection");
-        let mut listeners: Vec<&OwnedFd> = Vec::new();
-        for (index, object) in self.plan.objects.iter().enumerate() {
-            if let ObjectKind::Tcp(socket) = &object.kind
-                && matches!(socket.state, TcpState::Listening(_))
-                && port(&socket.local) == port(at)
-                && let Some(fd) = &self.made[index]
-            {
-                listeners.push(fd);
-            }
-        }
+        let mut listeners = self.listeners(port(at));
         let temporary;
         if listeners.is_empty() {
             temporary = bound(passive, at)?;
@@ -166,12 +223,7 @@ impl Maker<'_> {
         }
         let near = bound(active, from)?;
         sock::connect(&near, to).map_err(&failed)?;
-        let mut waiting: Vec<PollFd<'_>> = listeners.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-        poll(&mut waiting, Some(&PATIENCE)).map_err(|errno| failed(errno.into()))?;
-        let ready = waiting.iter().position(|fd| fd.revents().contains(PollFlags::IN));
-        let listener = listeners[ready.ok_or("a connection did not arrive at its listener")?];
-        let far = sock::accept(listener).map_err(&failed)?;
-        Ok((near, far))
+        Ok((near, accepted(&listeners)?))
     }
 
     fn deliver(&self, sender: &OwnedFd, data: Option<Blob>) -> Result<(), String> {
@@ -287,7 +339,57 @@ impl Maker<'_> {
 }
 
 fn is_connection(state: &TcpState) -> bool {
-    matches!(state, TcpState::Connected(_) | TcpState::PeerGone)
+    matches!(state, TcpState::Connected(_) | TcpState::PeerGone | TcpState::Reset)
+}
+
+/// The connection that arrives at one of these.
+fn accepted(listeners: &[&OwnedFd]) -> Result<OwnedFd, String> {
+    let failed = text("accepting a TCP connection");
+    let mut waiting: Vec<PollFd<'_>> = listeners.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+    poll(&mut waiting, Some(&PATIENCE)).map_err(|errno| failed(errno.into()))?;
+    let ready = waiting.iter().position(|fd| fd.revents().contains(PollFlags::IN));
+    let listener = listeners[ready.ok_or("a connection did not arrive at its listener")?];
+    sock::accept(listener).map_err(failed)
+}
+
+/// Closes a connection so that the other side gets a reset.
+fn reset(far: OwnedFd) -> Result<(), String> {
+    let at_once: Vec<u8> = [1i32, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
+    sock::set_option(&far, SOL_SOCKET, SO_LINGER, &at_once).map_err(text("resetting a connection"))
+}
+
+/// Waits until bytes that were sent have arrived: a reset would overtake none, but take back what is still to be sent.
+fn await_bytes(near: &OwnedFd, unread: u64) -> Result<(), String> {
+    let begin = std::time::Instant::now();
+    let arrived = || sock::queue_bytes(near, FIONREAD).map_err(text("looking for bytes in flight"));
+    while (arrived()? as u64) < unread {
+        if begin.elapsed() > std::time::Duration::from_secs(PATIENCE.tv_sec.unsigned_abs()) {
+            return Err(format!("{unread} bytes in flight do not arrive"));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Puts connections that were reset before anyone accepted them into a listener's queue.
+fn fill_backlog(listener: &OwnedFd, tcp: &TcpSocket) -> Result<(), String> {
+    let failed = text("filling a listener's queue");
+    let address = sock::local_address(listener).map_err(&failed)?;
+    for _ in 0..tcp.waiting.min(BACKLOG_MAX) {
+        let far = sock::socket(tcp.family, SOCK_STREAM, 0).map_err(&failed)?;
+        rustix::io::ioctl_fionbio(&far, true).map_err(|errno| failed(errno.into()))?;
+        match sock::connect(&far, &address) {
+            Ok(()) => {}
+            // One that does not fit is one that went away before it was in the queue.
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {
+                let mut connecting = [PollFd::new(&far, PollFlags::OUT)];
+                poll(&mut connecting, Some(&BACKLOG_PATIENCE)).map_err(|errno| failed(errno.into()))?;
+            }
+            Err(error) => return Err(failed(error)),
+        }
+        reset(far)?;
+    }
+    Ok(())
 }
 
 fn kind(kind: UnixKind) -> i32 {

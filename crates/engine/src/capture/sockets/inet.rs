@@ -1,17 +1,23 @@
-//! Internet sockets: both ends of a TCP connection are inside, or the connection has ended.
+//! Internet sockets: both ends of a TCP connection are inside, one is outside, or the connection has ended.
 
 use super::options::{IP_OPTIONS, IPV6_OPTIONS, OPTIONS, TCP_OPTIONS, UDP_OPTIONS, options};
+use super::outside::{Ends, Other};
 use super::{AF_INET, AF_INET6, FIONREAD, SOL_TCP};
 use crate::capture::Context;
 use crate::capture::objects::{Entry, Registry};
 use crate::error::CaptureError;
 use crate::procfs;
-use branchbox_snapshot::{ObjectId, ObjectKind, TcpSocket, TcpState, UdpSocket};
+use branchbox_snapshot::{Note, ObjectId, ObjectKind, TcpSocket, TcpState, UdpSocket};
 use branchbox_sys::sock;
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 
+/// An address as IPv6, and a port.
+pub(super) type Address = ([u8; 16], u16);
+
 const TCP_INFO: i32 = 11;
+/// Offset in `struct tcp_info` (linux/tcp.h) of the options that both sides have agreed on.
+const TCP_INFO_OPTIONS: usize = 5;
 /// Offsets in `struct tcp_info` (linux/tcp.h), low words: bytes acknowledged, received, sent, and sent again.
 const TCP_INFO_ACKED: usize = 120;
 const TCP_INFO_RECEIVED: usize = 128;
@@ -64,20 +70,21 @@ pub(super) fn describe_tcp(
     tcp.options = options(entry, socket, &tables)?;
     let state = info.first().copied().unwrap_or(7);
     match state {
-        10 if word(24) > 0 => {
-            return Err(handle
-                .refuse("connections wait to be accepted on it", "let the program accept them and try again")
-                .passing());
+        10 => {
+            tcp.state = TcpState::Listening(word(28) as i32);
+            tcp.waiting = word(24);
         }
-        10 => tcp.state = TcpState::Listening(word(28) as i32),
-        7 if was_connected(socket, &word) => {
-            if sock::has_error(socket).map_err(handle.io())? {
-                return Err(handle
-                    .refuse("its connection failed and the program has not looked yet", "try again")
-                    .passing());
-            }
+        7 if was_connected(socket, &info) && sock::has_error(socket).map_err(handle.io())? => {
+            tcp.state = TcpState::Reset;
+        }
+        7 if was_connected(socket, &info) => {
             tcp.state = TcpState::PeerGone;
             (tcp.sent_fin, tcp.got_fin) = (true, true);
+        }
+        7 if sock::has_error(socket).map_err(handle.io())? => {
+            return Err(handle
+                .refuse("its connection failed and the program has not looked yet", "try again")
+                .passing());
         }
         7 => tcp.state = TcpState::Closed { bound: port(&tcp.local) != 0 },
         1 | 4 | 5 | 8 | 9 | 11 => {
@@ -87,12 +94,7 @@ pub(super) fn describe_tcp(
         }
         _ => return Err(handle.refuse("it is in the middle of connecting", "try again").passing()),
     }
-    if matches!(tcp.state, TcpState::PeerGone) {
-        if sock::queue_bytes(socket, SIOCOUTQNSD).map_err(handle.io())? > 0 {
-            return Err(handle
-                .refuse("it holds bytes that its receiver has no room for", "let the receiver read and try again")
-                .passing());
-        }
+    if matches!(tcp.state, TcpState::PeerGone | TcpState::Reset) {
         let waiting = sock::queue_bytes(socket, FIONREAD).map_err(handle.io())?;
         if waiting > 0 {
             let (data, _) = sock::peek(socket, waiting).map_err(handle.io())?;
@@ -105,10 +107,14 @@ pub(super) fn describe_tcp(
     Ok(())
 }
 
-/// Whether a socket in the closed state had a connection: something was acknowledged or received, or is still unread.
-fn was_connected(socket: &OwnedFd, word: &impl Fn(usize) -> u32) -> bool {
-    word(TCP_INFO_ACKED) != 0
-        || word(TCP_INFO_RECEIVED) != 0
+/// Whether a socket in the closed state had a connection: something was acknowledged or received, or is still unread, or
+/// the two sides have agreed on options, which they do when they connect.
+fn was_connected(socket: &OwnedFd, info: &[u8]) -> bool {
+    let counted = |at: usize| info.get(at..at + 8).is_some_and(|eight| eight.iter().any(|&byte| byte != 0));
+    let agreed = info.get(TCP_INFO_OPTIONS).is_some_and(|&options| options != 0);
+    agreed
+        || counted(TCP_INFO_ACKED)
+        || counted(TCP_INFO_RECEIVED)
         || sock::queue_bytes(socket, FIONREAD).is_ok_and(|waiting| waiting > 0)
 }
 
@@ -131,12 +137,12 @@ pub(super) fn describe_udp(entry: &Entry, socket: &OwnedFd, udp: &mut UdpSocket)
 }
 
 /// The port of a raw internet address.
-fn port(address: &[u8]) -> u16 {
+pub(super) fn port(address: &[u8]) -> u16 {
     address.get(2..4).map_or(0, |two| u16::from_be_bytes([two[0], two[1]]))
 }
 
 /// Address and port with IPv4 as mapped IPv6, so that both ends of a connection compare.
-fn normal(address: &[u8]) -> Option<([u8; 16], u16)> {
+pub(super) fn normal(address: &[u8]) -> Option<Address> {
     let family = i32::from(u16::from_le_bytes([*address.first()?, *address.get(1)?]));
     let mut ip = [0u8; 16];
     if family == AF_INET {
@@ -148,8 +154,12 @@ fn normal(address: &[u8]) -> Option<([u8; 16], u16)> {
     Some((ip, port(address)))
 }
 
-/// Finds the two ends of each connection, and which of them was accepted.
-pub(super) fn connect_tcp(registry: &mut Registry, sockets: &[(ObjectId, Entry)]) -> Result<(), CaptureError> {
+/// Finds the two ends of each connection, which of them was accepted, and what comes from outside.
+pub(super) fn connect_tcp(
+    context: &mut Context<'_>,
+    registry: &mut Registry,
+    sockets: &[(ObjectId, Entry)],
+) -> Result<(), CaptureError> {
     let mut ends = HashMap::new();
     let mut listening = Vec::new();
     let entries: HashMap<ObjectId, &Entry> = sockets.iter().map(|(id, entry)| (*id, entry)).collect();
@@ -163,10 +173,14 @@ pub(super) fn connect_tcp(registry: &mut Registry, sockets: &[(ObjectId, Entry)]
             _ => {}
         }
     }
+    let mut tables = None;
     for (id, entry) in sockets {
         let ObjectKind::Tcp(tcp) = &mut registry.objects[id.0 as usize].kind else { continue };
-        let (TcpState::PeerGone, Some(peer)) = (&tcp.state, &tcp.peer) else { continue };
         tcp.active = !listening.contains(&port(&tcp.local));
+        if tcp.waiting > 0 {
+            check_backlog(known(&mut tables, context)?, entry, tcp, sockets)?;
+        }
+        let (TcpState::PeerGone, Some(peer)) = (&tcp.state, &tcp.peer) else { continue };
         match ends.get(&(normal(peer), normal(&tcp.local))) {
             Some(other) if !arrived(entry, entries[other])? => {
                 let why = "bytes are on their way between its ends";
@@ -174,15 +188,58 @@ pub(super) fn connect_tcp(registry: &mut Registry, sockets: &[(ObjectId, Entry)]
             }
             Some(&other) => tcp.state = TcpState::Connected(other),
             None if tcp.got_fin => {}
-            None => {
-                return Err(entry
-                    .handle()
-                    .refuse("its other end is held by no captured process", "try again")
-                    .passing());
-            }
+            None => match known(&mut tables, context)?.other(&tcp.local, peer) {
+                Other::Held => {
+                    tcp.state = TcpState::Reset;
+                    context.notes.push(outside_note(entry));
+                    continue;
+                }
+                Other::Alone => {
+                    let why = "its other end is not accepted yet, or has bytes left to bring";
+                    return Err(entry.handle().refuse(why, "try again").passing());
+                }
+                Other::Missing => {
+                    let why = "its other end is held by no captured process";
+                    return Err(entry.handle().refuse(why, "try again").passing());
+                }
+            },
+        }
+        if sock::queue_bytes(entry.duplicate()?, SIOCOUTQNSD).map_err(entry.handle().io())? > 0 {
+            let why = "it holds bytes that its receiver has no room for";
+            return Err(entry.handle().refuse(why, "let the receiver read and try again").passing());
         }
     }
     Ok(())
+}
+
+/// The kernel's tables, read at the first need.
+fn known<'t>(tables: &'t mut Option<Ends>, context: &Context<'_>) -> Result<&'t Ends, CaptureError> {
+    match tables {
+        Some(ends) => Ok(ends),
+        None => Ok(tables.insert(Ends::read(context)?)),
+    }
+}
+
+fn check_backlog(
+    ends: &Ends,
+    entry: &Entry,
+    tcp: &TcpSocket,
+    sockets: &[(ObjectId, Entry)],
+) -> Result<(), CaptureError> {
+    let captured = sockets.iter().map(|(_, entry)| entry.inode).collect();
+    if ends.wait_from_outside(&tcp.local, &captured) {
+        return Ok(());
+    }
+    let why = "connections wait to be accepted on it";
+    Err(entry.handle().refuse(why, "let the program accept them and try again").passing())
+}
+
+fn outside_note(entry: &Entry) -> Note {
+    Note {
+        kind: "outside_connection".into(),
+        pid: Some(entry.member.pid),
+        detail: format!("descriptor {}: its other end is outside, so a copy finds the connection reset", entry.fd),
+    }
 }
 
 /// Whether all that one end has sent has arrived at the other; an end of stream counts for one byte.

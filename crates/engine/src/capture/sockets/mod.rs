@@ -4,9 +4,13 @@
 //! unread into them. So a capture needs addresses, who is connected to whom, options, and the unread bytes of each receiving
 //! side. Bytes that the sending side still holds (the receiver's window was full) cannot be seen from outside: such a
 //! connection is refused by name.
+//!
+//! A TCP connection whose other end is held outside (by the node, for a tunnel or a preview) is nobody's loss: the source
+//! keeps it, and in a copy, where nobody outside is connected, it has been reset.
 
 mod inet;
 mod options;
+mod outside;
 mod unix;
 
 use super::Context;
@@ -61,6 +65,7 @@ pub(crate) fn placeholder(entry: &Entry) -> Result<ObjectKind, CaptureError> {
             sent_fin: false,
             got_fin: false,
             active: false,
+            waiting: 0,
             options: Vec::new(),
         }))),
         (AF_INET | AF_INET6, 2, 17) => {
@@ -100,6 +105,6 @@ pub(crate) fn describe(context: &mut Context<'_>, registry: &mut Registry) -> Re
         };
         registry.objects[id.0 as usize].kind = kind;
     }
-    connect_tcp(registry, &sockets)?;
+    connect_tcp(context, registry, &sockets)?;
     connect_unix(registry, &sockets)
 }
