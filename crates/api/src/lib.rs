@@ -15,6 +15,7 @@ mod files;
 mod misc;
 mod sandbox;
 mod snapshot;
+mod socket;
 
 pub use error::{ErrorBody, ErrorInfo};
 pub use exec::{
@@ -32,6 +33,7 @@ pub use sandbox::{
     UpdateRequest, WakeRequest,
 };
 pub use snapshot::{Durability, ExtendSnapshotRequest, Shape, SnapshotInfo, SnapshotRequest, UpdateSnapshotRequest};
+pub use socket::{SocketEvent, TerminalSize, parse_resize};
 
 /// Most bytes of a JSON body: 1 MiB of standard input in base64, and the rest of the request.
 pub const JSON_BYTES_MAX: usize = 2 * 1024 * 1024;

@@ -2,7 +2,7 @@
 
 use crate::server::{Guest, Held, Phase};
 use crate::waiting::{WAITING_MAX, Waiting, Wanted};
-use crate::{files, rebuild, seal};
+use crate::{dial, files, rebuild, seal};
 use branchbox_model::ExecId;
 use branchbox_protocol::guest::{
     CHUNK_BYTES_MAX, Call, GuestConfig, GuestError, GuestState, Reply, Request, Role, WAIT_MS_MAX,
@@ -88,6 +88,10 @@ impl Guest {
                 now(self.table.input(exec, offset, &bytes, eof).map(Reply::Input))
             }
             Call::Signal { exec, signal } => now(self.table.signal(exec, signal).map(Reply::Exec)),
+            Call::Dial { port, v6 } => match dial::dial(port, v6) {
+                Ok(socket) => Some((Ok(Reply::Dialed), vec![socket])),
+                Err(error) => now(Err(error)),
+            },
             Call::List => now(Ok(Reply::List(self.table.list()))),
             Call::File { user, op } => now(files::perform(user, &op).map(Reply::File)),
             _ => now(Err(bad("not a call for now"))),

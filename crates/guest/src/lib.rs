@@ -14,6 +14,7 @@
 mod calls;
 mod commands;
 mod connection;
+mod dial;
 mod environment;
 mod files;
 mod programs;

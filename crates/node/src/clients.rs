@@ -6,6 +6,7 @@ use branchbox_model::{ExecId, SandboxId};
 use branchbox_protocol::guest::{self, ExecInfo, FileOp, FileReply, GuestError, Role, SpawnSpec};
 use branchbox_protocol::keeper::{self, CaptureReport, KeeperError, Running, Usage};
 use branchbox_protocol::{FrameError, PROTOCOL_VERSION, Packet, decode};
+use rustix::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -31,8 +32,8 @@ impl Wire for KeeperWire {
         Packet::fold(&keeper::Request { id, call }, Vec::new())
     }
 
-    fn response(bytes: &[u8]) -> Result<Answer<Self>, FrameError> {
-        decode(bytes).map(|response: keeper::Response| (response.id, response.result))
+    fn response(packet: Packet) -> Result<Answer<Self>, FrameError> {
+        decode(&packet.bytes).map(|response: keeper::Response| (response.id, response.result))
     }
 }
 
@@ -41,7 +42,7 @@ struct GuestWire;
 
 impl Wire for GuestWire {
     type Call = guest::Call;
-    type Reply = guest::Reply;
+    type Reply = (guest::Reply, Vec<OwnedFd>);
     type Fault = GuestError;
     const WHO: &'static str = "guest";
 
@@ -49,8 +50,9 @@ impl Wire for GuestWire {
         Packet::fold(&guest::Request { id, call }, Vec::new())
     }
 
-    fn response(bytes: &[u8]) -> Result<Answer<Self>, FrameError> {
-        decode(bytes).map(|response: guest::Response| (response.id, response.result))
+    fn response(packet: Packet) -> Result<Answer<Self>, FrameError> {
+        let Packet { bytes, fds } = packet;
+        decode(&bytes).map(|response: guest::Response| (response.id, response.result.map(|reply| (reply, fds))))
     }
 }
 
@@ -168,6 +170,11 @@ impl GuestClient {
     }
 
     async fn ask(&self, call: guest::Call, wait: Duration) -> Result<guest::Reply, NodeError> {
+        // Descriptors that nobody asked for are closed here.
+        Ok(self.ask_for_fds(call, wait).await?.0)
+    }
+
+    async fn ask_for_fds(&self, call: guest::Call, wait: Duration) -> Result<(guest::Reply, Vec<OwnedFd>), NodeError> {
         match self.peer.call(call, wait).await {
             Ok(answer) => answer.map_err(NodeError::Guest),
             Err(source) => Err(self.failed(source)),
@@ -234,6 +241,19 @@ impl GuestClient {
             guest::Reply::Input(accepted) => Ok(accepted),
             _ => Err(self.unexpected()),
         }
+    }
+
+    /// Begins a connection to a port inside: whatever descriptor the guest sends, unchecked.
+    pub(crate) async fn dial(&self, port: u16, v6: bool) -> Result<OwnedFd, NodeError> {
+        match self.ask_for_fds(guest::Call::Dial { port, v6 }, CALL_WAIT).await? {
+            (guest::Reply::Dialed, mut fds) if fds.len() == 1 => fds.pop().ok_or_else(|| self.unexpected()),
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    /// Returns when the connection has ended: the sandbox is paused or stopped, or its process 1 has died.
+    pub(crate) fn closed(&self) -> impl Future<Output = ()> + use<> {
+        self.peer.closed()
     }
 
     pub(crate) async fn list(&self) -> Result<Vec<ExecInfo>, NodeError> {

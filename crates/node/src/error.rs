@@ -248,6 +248,7 @@ fn guest_code(error: &GuestError) -> Code {
         GuestError::TooManyExecs => Code::QuotaExceeded,
         GuestError::File { errno, .. } => file_code(*errno),
         GuestError::BadCall(_) => Code::InvalidRequest,
+        GuestError::Dial { .. } => Code::TunnelUnavailable,
         GuestError::Rebuild(_) => Code::GuestFailed,
     }
 }
@@ -370,6 +371,7 @@ fn guest_hint(error: &GuestError) -> Option<String> {
         GuestError::TooManyExecs => "end commands that are not needed",
         GuestError::File { .. } => "check the path inside the sandbox",
         GuestError::BadCall(_) => "correct the request",
+        GuestError::Dial { .. } => "see that a program listens on that port on 0.0.0.0, localhost or [::]",
         GuestError::Rebuild(_) => "look into the sandbox's keeper.log",
     };
     Some(text.into())

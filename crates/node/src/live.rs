@@ -167,6 +167,15 @@ impl Live {
             .await
     }
 
+    /// Returns when it has stopped.
+    pub(crate) fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut records = self.record.subscribe();
+        async move {
+            // A sandbox that is let go of has stopped too.
+            let _ = records.wait_for(|record| record.state == SandboxState::Stopped).await;
+        }
+    }
+
     async fn wait_until(&self, wait: Duration, mut is_it: impl FnMut(SandboxState) -> bool) -> SandboxRecord {
         let mut records = self.record.subscribe();
         let reached = records.wait_for(|record| is_it(record.state));

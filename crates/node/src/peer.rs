@@ -65,8 +65,8 @@ pub(crate) trait Wire: Send + Sync + 'static {
     const WHO: &'static str;
     /// Makes a packet of a call.
     fn request(id: u64, call: Self::Call) -> Result<Packet, FrameError>;
-    /// Reads an answer.
-    fn response(bytes: &[u8]) -> Result<Answer<Self>, FrameError>
+    /// Reads an answer, and takes what descriptors it is to come with.
+    fn response(packet: Packet) -> Result<Answer<Self>, FrameError>
     where
         Self: Sized;
 }
@@ -206,8 +206,7 @@ impl<W: Wire> Shared<W> {
     async fn receive(&self) -> Result<Answer<W>, PeerError> {
         let packet =
             self.socket.async_io(Interest::READABLE, || as_io(recv_packet(&self.socket))).await.map_err(from_io)?;
-        let packet = packet.unfold().map_err(PeerError::Frame)?;
-        W::response(&packet.bytes).map_err(PeerError::Frame)
+        W::response(packet.unfold().map_err(PeerError::Frame)?).map_err(PeerError::Frame)
     }
 
     /// Drops every waiting caller's sender, which tells them.
@@ -274,8 +273,8 @@ mod tests {
         fn request(id: u64, call: Call) -> Result<Packet, FrameError> {
             Packet::fold(&Request { id, call }, Vec::new())
         }
-        fn response(bytes: &[u8]) -> Result<Answer<Self>, FrameError> {
-            branchbox_protocol::decode(bytes).map(|response: Response| (response.id, response.result))
+        fn response(packet: Packet) -> Result<Answer<Self>, FrameError> {
+            branchbox_protocol::decode(&packet.bytes).map(|response: Response| (response.id, response.result))
         }
     }
 

@@ -107,6 +107,15 @@ pub enum Call {
         op: FileOp,
     },
 
+    /// Begins a TCP connection to a port on the sandbox's loopback; the socket is passed beside [`Reply::Dialed`], not
+    /// yet connected or refused: the caller waits for that.
+    Dial {
+        /// The port, not 0.
+        port: u16,
+        /// To `::1` instead of `127.0.0.1`.
+        v6: bool,
+    },
+
     // From here on for the keeper alone.
     /// Builds kernel objects and processes of a saved machine; the plan is the attached memory file, the answer too.
     /// The content of both is the engine's.
@@ -264,6 +273,8 @@ pub enum Reply {
     List(Vec<ExecInfo>),
     /// To `File`.
     File(FileReply),
+    /// To `Dial`: the socket is the passed descriptor.
+    Dialed,
     /// To `Rebuild` and `Hold`: see the attached memory file.
     Attached,
 }
@@ -290,6 +301,14 @@ pub enum GuestError {
     /// A call that cannot be accepted.
     #[error("{0}")]
     BadCall(String),
+    /// A connection to a port inside could not be begun, or was refused.
+    #[error("port {port}: {}", std::io::Error::from_raw_os_error(*errno))]
+    Dial {
+        /// The port.
+        port: u16,
+        /// The kernel's word.
+        errno: i32,
+    },
     /// A rebuild failed; the sandbox is of no use.
     #[error("{0}")]
     Rebuild(String),

@@ -35,6 +35,8 @@ pub(crate) enum Answer {
         /// Its bytes.
         body: Body,
     },
+    /// The connection becomes another protocol's.
+    Switch(Response<Body>),
 }
 
 /// An answer, or what is wrong.
@@ -113,6 +115,7 @@ pub(crate) fn response(answered: Answered, origin: Origin, request_id: &str) -> 
             response
         }
         Ok(Answer::File { size, body }) => file_response(size, body),
+        Ok(Answer::Switch(response)) => response,
         Err(Failure(mut info)) => {
             info.request_id = Some(request_id.to_owned());
             failure_response(*info)

@@ -4,8 +4,10 @@ use crate::answer::{Answer, Answered, Failure, Origin, response};
 use crate::idempotency::{self, Keyed, Running};
 use crate::query::{Query, components};
 use crate::routes::{self, Route};
+use crate::sockets::{self, Places, tunnel};
 use crate::{exec, files, sandboxes, snapshots};
 use axum::body::Body;
+use axum::extract::ws::WebSocketUpgrade;
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, Method, Request, Response};
 use branchbox_api::{FILE_BYTES_MAX, JSON_BYTES_MAX};
@@ -33,11 +35,13 @@ pub(crate) enum Access {
 pub(crate) struct App {
     pub(crate) node: Node,
     running: Running,
+    pub(crate) tunnels: Places,
 }
 
 impl App {
     pub(crate) fn new(node: Node) -> Self {
-        Self { node, running: Running::default() }
+        let tunnels = Places::new("tunnels", tunnel::OF_SANDBOX_MAX, tunnel::OF_NODE_MAX);
+        Self { node, running: Running::default(), tunnels }
     }
 }
 
@@ -48,6 +52,8 @@ pub(crate) struct Asked {
     pub(crate) body: Bytes,
     /// What `Prefer: wait=N` says.
     pub(crate) wait: Option<Duration>,
+    /// Its connection, if it asks for a WebSocket.
+    pub(crate) upgrade: Option<WebSocketUpgrade>,
 }
 
 /// Answers one request.
@@ -64,7 +70,7 @@ pub(crate) async fn handle(app: Arc<App>, access: Access, request: Request<Body>
 }
 
 async fn read(app: &App, access: Access, request: Request<Body>) -> Result<(Route, Asked, Option<Keyed>), Failure> {
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     if access == Access::Key {
         check_key(&parts.headers, app.node.admin_key())?;
     }
@@ -80,7 +86,8 @@ async fn read(app: &App, access: Access, request: Request<Body>) -> Result<(Rout
         }
         _ => None,
     };
-    Ok((route, Asked { query, body, wait }, keyed))
+    let upgrade = sockets::upgrade(&mut parts).await;
+    Ok((route, Asked { query, body, wait, upgrade }, keyed))
 }
 
 /// Compares in a time that does not tell how much was right.
@@ -171,6 +178,7 @@ async fn dispatch(app: &App, route: Route, asked: Asked) -> Answered {
         Route::Retention { id } => sandboxes::retention(node, &id, &asked).await,
         Route::GetNetwork { id } => Answer::ok(&node.network(&id).await?),
         Route::PutNetwork { id } => sandboxes::set_network(node, &id, &asked).await,
+        Route::Tunnel { id } => tunnel::open(app, &id, asked),
         Route::Exec { id } => exec::exec(node, &id, &asked).await,
         Route::ListProcesses { id } => Answer::ok(&node.processes(&id).await?),
         Route::StartProcess { id } => exec::start(node, &id, &asked).await,

@@ -16,6 +16,7 @@ mod query;
 mod routes;
 mod sandboxes;
 mod snapshots;
+mod sockets;
 mod stream;
 mod unavailable;
 

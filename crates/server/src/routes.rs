@@ -27,6 +27,7 @@ pub(crate) enum Route {
     Retention { id: String },
     GetNetwork { id: String },
     PutNetwork { id: String },
+    Tunnel { id: String },
     ListProcesses { id: String },
     StartProcess { id: String },
     GetProcess { id: String, process: String },
@@ -115,6 +116,7 @@ fn sandbox_part(method: &Method, id: &str, rest: &[&str]) -> Option<Result<Route
     let route = match rest {
         ["network"] if get => Some(Route::GetNetwork { id }),
         ["network"] => put.then_some(Route::PutNetwork { id }),
+        ["tunnel"] => get.then_some(Route::Tunnel { id }),
         ["processes"] if get => Some(Route::ListProcesses { id }),
         ["processes"] => post.then_some(Route::StartProcess { id }),
         ["processes", process, "output"] => get.then(|| Route::ProcessOutput { id, process: (*process).to_owned() }),

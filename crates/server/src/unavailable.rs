@@ -18,7 +18,6 @@ const SANDBOX_VERBS: &[(&str, &str)] = &[
 /// Parts of a sandbox, as the first component behind its id.
 const SANDBOX_PARTS: &[(&str, &str)] = &[
     ("terminal", "start a process instead"),
-    ("tunnel", "run the client inside the sandbox"),
     ("uploads", "write files of up to 1 MiB with PUT files/content"),
     ("previews", "run the client inside the sandbox"),
     ("interpreter:run", "run the interpreter with :exec"),
