@@ -1,5 +1,6 @@
 """Commands: both forms of the call, their output, their end, and what goes wrong with them."""
 import base64
+import hashlib
 import json
 import threading
 import time
@@ -204,3 +205,15 @@ def test_check_raises_with_the_output(sandbox):
 def test_base64_input_of_the_raw_call(node, sandbox):
     body = {"command": "cat", "stdinBase64": base64.b64encode(b"raw").decode()}
     assert node.raw("POST", f"/v1/sandboxes/{sandbox.id}:exec", body).json["stdout"] == "raw"
+
+
+def test_input_that_comes_twice_counts_once(node, sandbox):
+    started = node.raw("POST", f"/v1/sandboxes/{sandbox.id}/processes", {"command": "sha256sum", "stdinMode": "pipe"}).json
+    data = bytes(range(256)) * 1200  # Several pieces on the way to the process.
+    path = f"/v1/sandboxes/{sandbox.id}/processes/{started['id']}:write"
+    for offset in (0, 0, len(data)):
+        body = {"base64": base64.b64encode(data).decode(), "offset": offset}
+        assert node.raw("POST", path, body).json["offset"] == max(len(data), offset + len(data))
+    node.raw("POST", path, {"base64": "", "offset": 2 * len(data), "eof": True})
+    ended = sandbox.process(started["id"]).wait()
+    assert ended.stdout.split()[0] == hashlib.sha256(data + data).hexdigest()

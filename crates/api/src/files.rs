@@ -1,9 +1,11 @@
 //! Files.
 
 use crate::fields::{Fields, Issues};
-use branchbox_model::Timestamp;
+use branchbox_model::{Timestamp, User};
 use serde::{Deserialize, Serialize};
 
+/// Largest upload; a sandbox's disk is smaller.
+const UPLOAD_BYTES_MAX: u64 = 1 << 44;
 /// Longest path.
 const PATH_BYTES_MAX: usize = 4096;
 
@@ -110,6 +112,86 @@ impl FileRequest {
             Some(problem) => Err(Issues::one("path", problem)),
         }
     }
+}
+
+/// `POST /v1/sandboxes/{id}/uploads`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields are the wire contract's, explained there")]
+pub struct UploadRequest {
+    pub path: String,
+    pub size: u64,
+    pub sha256: String,
+    pub mode: Option<u32>,
+}
+
+impl UploadRequest {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// Every issue with it.
+    pub fn parse(body: &[u8]) -> Result<Self, Issues> {
+        let mut fields = Fields::open(body)?;
+        let f = &mut fields;
+        if !f.has("size") {
+            f.issue("size", "is required");
+        }
+        let request = Self {
+            path: path(f, "path"),
+            size: f.number("size", 0..=UPLOAD_BYTES_MAX).unwrap_or(0),
+            sha256: f.required_text("sha256").to_ascii_lowercase(),
+            mode: if f.has("mode") { Some(mode(f)) } else { None },
+        };
+        if request.sha256.len() != 64 || !request.sha256.bytes().all(|b| b.is_ascii_hexdigit()) {
+            f.issue("sha256", "must be 64 hexadecimal digits");
+        }
+        fields.finish(request)
+    }
+}
+
+/// The answer to a begun upload.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the fields are the wire contract's, explained there")]
+pub struct UploadBegun {
+    pub upload_id: String,
+    pub chunk_bytes: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+}
+
+/// `POST /v1/sandboxes/{id}/files/archive/uploads`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields are the wire contract's, explained there")]
+pub struct ArchiveUploadRequest {
+    pub path: String,
+    pub gzip: bool,
+    pub user: User,
+}
+
+impl ArchiveUploadRequest {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// Every issue with it.
+    pub fn parse(body: &[u8]) -> Result<Self, Issues> {
+        let mut fields = Fields::open(body)?;
+        let f = &mut fields;
+        let request = Self {
+            path: path(f, "path"),
+            gzip: f.truth("gzip").unwrap_or(true),
+            user: f.word("user", crate::sandbox::USERS).unwrap_or_default(),
+        };
+        fields.finish(request)
+    }
+}
+
+/// The answer to a begun archive.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the fields are the wire contract's, explained there")]
+pub struct ArchiveBegun {
+    pub upload_id: String,
+    pub chunk_bytes: u32,
 }
 
 fn path(f: &mut Fields, name: &str) -> String {

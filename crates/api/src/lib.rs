@@ -23,7 +23,10 @@ pub use exec::{
     ProcessInfo, ProcessList, ProcessState, SignalRequest, StreamEvent, TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX,
 };
 pub use fields::{Fields, Issue, Issues};
-pub use files::{FileEntry, FileEntryType, FileList, FileRequest, FileStat, Removed, parse_mode};
+pub use files::{
+    ArchiveBegun, ArchiveUploadRequest, FileEntry, FileEntryType, FileList, FileRequest, FileStat, Removed,
+    UploadBegun, UploadRequest, parse_mode,
+};
 pub use misc::{
     AccountLimit, DailyLimit, Empty, Limits, Me, NetworkRequest, NetworkRules, Note, Page, Timings, Usage,
     UsageResource,

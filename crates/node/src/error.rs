@@ -59,6 +59,24 @@ pub enum NodeError {
         /// Its state.
         state: SandboxState,
     },
+    /// More uploads than a sandbox may have open.
+    #[error("{max} uploads into this sandbox are open")]
+    TooManyUploads {
+        /// How many it may have.
+        max: usize,
+    },
+    /// An upload that cannot be ended yet.
+    #[error("the upload is not whole: {problem}")]
+    UploadIncomplete {
+        /// What is missing or wrong.
+        problem: String,
+    },
+    /// A folder could not be packed, or an archive not be unpacked.
+    #[error("tar failed: {problem}")]
+    Archive {
+        /// What it said.
+        problem: String,
+    },
     /// A wake of a sandbox that is awake.
     #[error("sandbox {id} is not paused")]
     NotPaused {
@@ -278,6 +296,11 @@ impl Coded for NodeError {
             Self::Stopped { .. } => Code::SandboxStopped,
             Self::NotReady { .. } => Code::SandboxNotReady,
             Self::Paused { .. } => Code::SandboxPaused,
+            Self::TooManyUploads { .. } => Code::QuotaExceeded,
+            Self::UploadIncomplete { .. } => Code::UploadIncomplete,
+            Self::Archive { problem } if problem.contains("No space left") => Code::DiskFull,
+            Self::Archive { problem } if problem.contains("Permission denied") => Code::PermissionDenied,
+            Self::Archive { .. } => Code::InvalidRequest,
             Self::NotStopped { .. } => Code::SandboxNotStopped,
             Self::NotPaused { .. } => Code::NotPaused,
             Self::SnapshotNotReady { .. } => Code::SnapshotNotReady,
@@ -315,6 +338,9 @@ impl Coded for NodeError {
             Self::NoSnapshot { .. } => "see what there is: branchbox snapshots ls",
             Self::NoImage { .. } => "leave `image` out, or use `host`",
             Self::Stopped { .. } => "start it again from its disk: POST …:restart; its memory is gone",
+            Self::TooManyUploads { .. } => "commit or abort some first",
+            Self::UploadIncomplete { .. } => "send what is missing and commit again, or abort it",
+            Self::Archive { .. } => "check the archive, the folder and its rights",
             Self::Paused { .. } => "wake it: POST …:wake, or update it with autoWake true",
             Self::NotStopped { .. } => "a restart starts a stopped sandbox; wake a paused one, or stop this one first",
             Self::NotReady { .. } => "wait until it runs: GET it with waitFor=running",
@@ -350,6 +376,7 @@ impl Coded for NodeError {
     fn details(&self) -> Vec<(&'static str, String)> {
         match self {
             Self::Keeper(error) => error.details.iter().map(|(key, value)| (detail_key(key), value.clone())).collect(),
+            Self::TooManyUploads { .. } => vec![("limit", "upload.count".into())],
             Self::Guest(GuestError::TooManyExecs) => vec![("limit", "process.count".into())],
             Self::Guest(GuestError::File { path, .. }) => vec![("path", path.clone())],
             Self::Partly { source, .. } => source.details(),

@@ -129,12 +129,28 @@ impl Node {
             return Err(NodeError::Unavailable { what: what.into(), hint });
         }
         let live = self.awake(id).await?;
+        let encoding = request.output_encoding.unwrap_or_default();
+        let spec = spawn_spec(&live.record(), request, kind);
+        self.start_in(live, spec, encoding).await
+    }
+
+    async fn start_in(
+        &self,
+        live: Arc<Live>,
+        spec: SpawnSpec,
+        encoding: OutputEncoding,
+    ) -> Result<(Process, ExecInfo), NodeError> {
         let run_dir = self.inner.state.run_dir().to_path_buf();
         let (machine, guest) = live.guest(&run_dir).await?;
-        let encoding = request.output_encoding.unwrap_or_default();
-        let info = guest.spawn(spawn_spec(&live.record(), request, kind)).await.map_err(|error| seen(&live, error))?;
+        let info = guest.spawn(spec).await.map_err(|error| seen(&live, error))?;
         let _use = live.using();
         Ok((Process { live, machine, guest, run_dir, exec: info.exec, encoding, failures: 0, _use }, info))
+    }
+
+    /// Starts a command of the node's own making.
+    pub(crate) async fn start_spec(&self, id: &str, spec: SpawnSpec) -> Result<Process, NodeError> {
+        let live = self.awake(id).await?;
+        Ok(self.start_in(live, spec, OutputEncoding::default()).await?.0)
     }
 
     /// Starts a command.
@@ -182,7 +198,7 @@ impl Node {
     }
 }
 
-fn no_process(id: &str) -> NodeError {
+pub(crate) fn no_process(id: &str) -> NodeError {
     NodeError::NoSandbox { id: format!("process {}", id.chars().take(64).collect::<String>()) }
 }
 
@@ -245,6 +261,16 @@ impl Process {
         self.exec.to_string()
     }
 
+    /// What it was marked with at its start.
+    pub(crate) async fn tag(&self) -> Result<String, NodeError> {
+        Ok(self.guest.status(self.exec).await.map_err(|error| seen(&self.live, error))?.tag)
+    }
+
+    pub(crate) async fn has_ended(&self) -> Result<bool, NodeError> {
+        let info = self.guest.status(self.exec).await.map_err(|error| seen(&self.live, error))?;
+        Ok(has_ended(&info))
+    }
+
     async fn describe(&self, info: &ExecInfo) -> Result<ProcessInfo, NodeError> {
         Ok(process_info(info, self.out_of_memory(info).await))
     }
@@ -280,7 +306,7 @@ impl Process {
     }
 
     /// As [`Process::output`]; `None` while the sandbox is paused: the command is, too, and goes on when it is woken.
-    async fn output_when_awake(&mut self, cursor: u64) -> Result<Option<Output>, NodeError> {
+    pub(crate) async fn output_when_awake(&mut self, cursor: u64) -> Result<Option<Output>, NodeError> {
         match self.output(cursor, CHUNK_BYTES_MAX, SILENCE_MS, true).await {
             Ok(output) => {
                 self.failures = 0;
@@ -387,10 +413,10 @@ impl Process {
         let count = pieces.len();
         for (number, piece) in pieces.enumerate() {
             let eof = request.eof && number + 1 == count;
-            let expected = offset.saturating_add(piece.len() as u64);
-            let accepted = self.guest.input(self.exec, offset, piece.to_vec(), eof).await.map_err(failed)?;
-            offset = accepted;
-            if accepted < expected {
+            // Where it belongs, whatever was accepted before: a request that comes twice is ahead of its own pieces.
+            let begin = start.saturating_add((number * CHUNK_BYTES_MAX) as u64);
+            offset = self.guest.input(self.exec, begin, piece.to_vec(), eof).await.map_err(failed)?;
+            if offset < begin.saturating_add(piece.len() as u64) {
                 return Ok(InputAccepted { offset });
             }
         }

@@ -15,7 +15,7 @@ pub const LIST_ENTRIES_MAX: u32 = 2000;
 /// Levels of one listing.
 pub const LIST_DEPTH_MAX: u32 = 10;
 /// Files are used as this user, whatever the sandbox's commands default to.
-const USER: (u32, u32) = (1000, 1000);
+pub(crate) const USER: (u32, u32) = (1000, 1000);
 
 /// What to list.
 #[derive(Debug, Clone)]
@@ -66,7 +66,7 @@ impl FileReader {
     }
 }
 
-async fn read(guest: &GuestClient, path: &str, offset: u64) -> Result<(Bytes, u64), NodeError> {
+pub(crate) async fn read(guest: &GuestClient, path: &str, offset: u64) -> Result<(Bytes, u64), NodeError> {
     let bytes_max = u32::try_from(CHUNK_BYTES_MAX).unwrap_or(u32::MAX);
     let op = FileOp::Read { path: path.to_owned(), offset, bytes_max };
     match guest.file(USER, op).await? {
@@ -76,7 +76,7 @@ async fn read(guest: &GuestClient, path: &str, offset: u64) -> Result<(Bytes, u6
 }
 
 impl Node {
-    async fn guest(&self, id: &str) -> Result<Arc<GuestClient>, NodeError> {
+    pub(crate) async fn guest(&self, id: &str) -> Result<Arc<GuestClient>, NodeError> {
         Ok(self.awake(id).await?.guest(self.inner.state.run_dir()).await?.1)
     }
 

@@ -7,6 +7,7 @@
 //!
 //! Deliberately not here: HTTP (`server`), how a sandbox is made or captured (`keeper`, `engine`), and any network.
 
+mod archives;
 mod capture;
 mod clients;
 mod clock;
@@ -30,7 +31,9 @@ mod recover;
 mod snapshots;
 mod splitter;
 mod state_dir;
+mod uploads;
 
+pub use archives::{ARCHIVE_CHUNK_BYTES, Pack, Packing};
 pub use config::{Ending, NodeConfig, RootExtras};
 pub use error::NodeError;
 pub use exec::{Follow, Process};
@@ -38,3 +41,4 @@ pub use files::{FileReader, LIST_DEPTH_MAX, LIST_ENTRIES_MAX, ListFiles};
 pub use node::Node;
 pub use peer::PeerError;
 pub use reach::{Inside, Reach};
+pub use uploads::UPLOAD_CHUNK_BYTES;

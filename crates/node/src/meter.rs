@@ -8,6 +8,7 @@ use crate::info;
 use crate::live::Live;
 use crate::node::Inner;
 use crate::snapshots;
+use crate::uploads;
 use branchbox_catalog::{Catalog, Session, SnapshotFilter, Usage};
 use branchbox_model::{SnapshotState, Timestamp};
 use branchbox_protocol::keeper;
@@ -32,6 +33,7 @@ pub(crate) async fn run(node: Weak<Inner>, mut closing: watch::Receiver<bool>) {
         }
         let Some(inner) = node.upgrade() else { return };
         all(&inner).await;
+        uploads::forget_old(&inner).await;
         if let Err(error) = forget_old(&inner).await {
             tracing::warn!(%error, "old things could not be forgotten");
         }

@@ -4,12 +4,13 @@ use crate::config::{Ending, NodeConfig};
 use crate::error::NodeError;
 use crate::live::Live;
 use crate::state_dir::StateDir;
+use crate::uploads::Uploads;
 use crate::{clock, meter, recover};
 use branchbox_catalog::{Catalog, SqliteCatalog};
 use branchbox_jail::cgroup::Layout;
 use branchbox_layers::HostImage;
 use branchbox_layers::pool::{Pool, PoolOptions};
-use branchbox_model::{Code, Coded, PoolDriver, SandboxId, SandboxState, SnapshotId, StopReason};
+use branchbox_model::{Code, Coded, PoolDriver, SandboxId, SandboxState, SnapshotId, StopReason, Timestamp};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -48,6 +49,7 @@ pub(crate) struct Inner {
     pub(crate) starts: Semaphore,
     closing: watch::Sender<bool>,
     pub(crate) write_token: std::sync::atomic::AtomicU64,
+    pub(crate) uploads: Uploads,
 }
 
 impl std::fmt::Debug for Inner {
@@ -106,7 +108,9 @@ impl Node {
             operations: Arc::new(Semaphore::new(OPERATIONS_MAX as usize)),
             starts: Semaphore::new(STARTS_MAX),
             closing: watch::Sender::new(false),
-            write_token: std::sync::atomic::AtomicU64::new(1),
+            // Names of temporary files are not used again, also after a restart.
+            write_token: std::sync::atomic::AtomicU64::new(Timestamp::now().0.cast_unsigned() << 16),
+            uploads: Uploads::default(),
         };
         let node = Self { inner: Arc::new(inner) };
         recover::run(&node).await?;

@@ -322,6 +322,10 @@ pub enum FileOp {
     Read { path: String, offset: u64, bytes_max: u32 },
     /// Writes one piece of a file into a temporary one beside it; the last piece renames it into place.
     Write { path: String, offset: u64, bytes: Vec<u8>, last: bool, mode: u32, token: u64 },
+    /// Makes an empty file beside `path`, to be filled with `Part`s and renamed: answered with [`FileReply::Staged`].
+    Stage { path: String, token: u64 },
+    /// Writes into a file that `Stage` has made.
+    Part { path: String, offset: u64, bytes: Vec<u8> },
     /// Forgets a `Write` that will not be finished.
     WriteAbort { path: String, token: u64 },
     /// One entry's facts; follows no last symlink.
@@ -384,6 +388,8 @@ pub enum FileReply {
     Entry(Option<FileEntry>),
     /// To `List`.
     Entries { entries: Vec<FileEntry>, truncated: bool },
+    /// The file to fill, and the one that it is to replace: behind a link that one, not the link.
+    Staged { staged: String, target: String },
     /// To `Remove`: whether there was something.
     Removed(bool),
     /// To the rest.

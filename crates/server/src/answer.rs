@@ -28,6 +28,11 @@ pub(crate) enum Answer {
         /// The lines.
         body: Body,
     },
+    /// Bytes whose number is not known before the end; cut off, so that no reader takes them for whole, if they fail.
+    Bytes {
+        /// The bytes.
+        body: Body,
+    },
     /// A file.
     File {
         /// Its length.
@@ -112,6 +117,11 @@ pub(crate) fn response(answered: Answered, origin: Origin, request_id: &str) -> 
         Ok(Answer::Stream { body, .. }) => {
             let mut response = Response::new(body);
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+            response
+        }
+        Ok(Answer::Bytes { body }) => {
+            let mut response = Response::new(body);
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
             response
         }
         Ok(Answer::File { size, body }) => file_response(size, body),

@@ -122,13 +122,17 @@ async fn read_body(method: &Method, route: &Route, body: Body) -> Result<Bytes, 
     if method == Method::GET {
         return Ok(Bytes::new());
     }
-    let bytes_max = if matches!(route, Route::WriteFile { .. }) { FILE_BYTES_MAX } else { JSON_BYTES_MAX };
+    let is_content = matches!(
+        route,
+        Route::WriteFile { .. } | Route::UploadPiece { .. } | Route::Unpack { .. } | Route::ArchivePiece { .. }
+    );
+    let bytes_max = if is_content { FILE_BYTES_MAX } else { JSON_BYTES_MAX };
     match Limited::new(body, bytes_max).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(Failure::new(
             Code::TooLarge,
             format!("the body has more than {bytes_max} bytes"),
-            "send less; larger files go in pieces through :exec and standard input",
+            "send less; larger files and folders go in pieces: POST uploads, POST files/archive/uploads",
         )),
         Err(_) => Err(Failure::new(Code::InvalidRequest, "the body was cut off", "send it again")),
     }
@@ -191,6 +195,14 @@ async fn dispatch(app: &App, route: Route, asked: Asked) -> Answered {
         Route::ListFiles { id } => files::list(node, &id, asked).await,
         Route::StatFile { id } => files::stat(node, &id, &asked).await,
         Route::ChangeFile { id, verb } => files::change(node, &id, &verb, &asked).await,
+        Route::BeginUpload { id } => files::begin_upload(node, &id, &asked).await,
+        Route::UploadPiece { id, upload } => files::upload_piece(node, &id, &upload, asked).await,
+        Route::EndUpload { id, upload, how } => files::end_upload(node, &id, &upload, how, &asked).await,
+        Route::Pack { id } => files::pack(node, &id, asked).await,
+        Route::Unpack { id } => files::unpack(node, &id, &asked).await,
+        Route::BeginArchive { id } => files::begin_archive(node, &id, &asked).await,
+        Route::ArchivePiece { id, upload } => files::archive_piece(node, &id, &upload, asked).await,
+        Route::EndArchive { id, upload, how } => files::end_archive(node, &id, &upload, how, &asked).await,
         Route::Snapshot { id } => snapshots::take(node, &id, &asked).await,
         Route::ListSnapshots => snapshots::list(node, asked).await,
         Route::GetSnapshot { id } => Answer::ok(&node.get_snapshot(&id).await?),

@@ -2,10 +2,12 @@
 
 use crate::answer::{Answer, Answered, Failure};
 use crate::app::Asked;
+use crate::query::Query;
+use crate::routes::End;
 use crate::stream;
-use branchbox_api::{FileRequest, FileStat, Issues, parse_mode};
-use branchbox_model::Code;
-use branchbox_node::{LIST_DEPTH_MAX, LIST_ENTRIES_MAX, ListFiles, Node};
+use branchbox_api::{ArchiveUploadRequest, Empty, FileRequest, FileStat, Issues, UploadRequest, parse_mode};
+use branchbox_model::{Code, User};
+use branchbox_node::{LIST_DEPTH_MAX, LIST_ENTRIES_MAX, ListFiles, Node, Pack};
 use serde_json::json;
 
 /// Mode of a new file when the request does not say.
@@ -65,4 +67,71 @@ pub(crate) async fn change(node: &Node, id: &str, verb: &str, asked: &Asked) -> 
         Some(removed) => Answer::ok(&removed),
         None => Answer::ok(&json!({})),
     }
+}
+
+pub(crate) async fn begin_upload(node: &Node, id: &str, asked: &Asked) -> Answered {
+    Answer::created(&node.begin_upload(id, UploadRequest::parse(&asked.body)?).await?)
+}
+
+fn offset(mut query: Query) -> Result<u64, Failure> {
+    let offset = query.number("offset", 0..=u64::MAX);
+    query.finish()?;
+    offset.ok_or_else(|| Issues::one("offset", "is required").into())
+}
+
+pub(crate) async fn upload_piece(node: &Node, id: &str, upload: &str, asked: Asked) -> Answered {
+    node.upload_piece(id, upload, offset(asked.query)?, &asked.body).await?;
+    Answer::ok(&json!({}))
+}
+
+pub(crate) async fn end_upload(node: &Node, id: &str, upload: &str, how: End, asked: &Asked) -> Answered {
+    Empty::parse(&asked.body)?;
+    match how {
+        End::Commit => node.commit_upload(id, upload).await?,
+        End::Abort => node.abort_upload(id, upload).await?,
+    }
+    Answer::ok(&json!({}))
+}
+
+fn user(query: &Query) -> Result<User, Failure> {
+    match query.text("user").as_deref() {
+        None | Some("sandbox") => Ok(User::Sandbox),
+        Some("root") => Ok(User::Root),
+        Some(_) => Err(Issues::one("user", "must be `sandbox` or `root`").into()),
+    }
+}
+
+pub(crate) async fn pack(node: &Node, id: &str, asked: Asked) -> Answered {
+    let (path, user) = (path(&asked)?, user(&asked.query)?);
+    let mut query = asked.query;
+    let (gzip, excludes) = (query.truth("gzip"), query.all("exclude"));
+    query.finish()?;
+    for exclude in &excludes {
+        FileRequest::check_path(&format!("/{}", exclude.trim_start_matches('/')))?;
+    }
+    let packing = node.pack(id, Pack { path, gzip, user, excludes }).await?;
+    Ok(Answer::Bytes { body: stream::packing(packing) })
+}
+
+pub(crate) async fn unpack(node: &Node, id: &str, asked: &Asked) -> Answered {
+    node.unpack(id, &path(asked)?, user(&asked.query)?, asked.body.clone()).await?;
+    Answer::ok(&json!({}))
+}
+
+pub(crate) async fn begin_archive(node: &Node, id: &str, asked: &Asked) -> Answered {
+    Answer::created(&node.begin_archive(id, ArchiveUploadRequest::parse(&asked.body)?).await?)
+}
+
+pub(crate) async fn archive_piece(node: &Node, id: &str, upload: &str, asked: Asked) -> Answered {
+    node.archive_piece(id, upload, offset(asked.query)?, &asked.body).await?;
+    Answer::ok(&json!({}))
+}
+
+pub(crate) async fn end_archive(node: &Node, id: &str, upload: &str, how: End, asked: &Asked) -> Answered {
+    Empty::parse(&asked.body)?;
+    match how {
+        End::Commit => node.commit_archive(id, upload).await?,
+        End::Abort => node.abort_archive(id, upload).await?,
+    }
+    Answer::ok(&json!({}))
 }

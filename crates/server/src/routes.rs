@@ -39,11 +39,35 @@ pub(crate) enum Route {
     ListFiles { id: String },
     StatFile { id: String },
     ChangeFile { id: String, verb: String },
+    BeginUpload { id: String },
+    UploadPiece { id: String, upload: String },
+    EndUpload { id: String, upload: String, how: End },
+    Pack { id: String },
+    Unpack { id: String },
+    BeginArchive { id: String },
+    ArchivePiece { id: String, upload: String },
+    EndArchive { id: String, upload: String, how: End },
     ListSnapshots,
     GetSnapshot { id: String },
     UpdateSnapshot { id: String },
     ExtendSnapshot { id: String },
     DeleteSnapshot { id: String },
+}
+
+/// How an upload ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Commit,
+    Abort,
+}
+
+/// The end of an upload that a verb asks for.
+fn end(verb: &str) -> Option<End> {
+    match verb {
+        "commit" => Some(End::Commit),
+        "abort" => Some(End::Abort),
+        _ => None,
+    }
 }
 
 /// Splits `id:verb` at the last colon, as ids and names hold none.
@@ -133,6 +157,18 @@ fn sandbox_part(method: &Method, id: &str, rest: &[&str]) -> Option<Result<Route
             }
             _ => return None,
         },
+        ["uploads"] => post.then_some(Route::BeginUpload { id }),
+        ["uploads", part] => match target(part) {
+            (upload, None) => put.then_some(Route::UploadPiece { id, upload }),
+            (upload, Some(verb)) => Some(Route::EndUpload { id, upload, how: end(verb)? }).filter(|_| post),
+        },
+        ["files", "archive"] if get => Some(Route::Pack { id }),
+        ["files", "archive"] => put.then_some(Route::Unpack { id }),
+        ["files", "archive", "uploads"] => post.then_some(Route::BeginArchive { id }),
+        ["files", "archive", "uploads", part] => match target(part) {
+            (upload, None) => put.then_some(Route::ArchivePiece { id, upload }),
+            (upload, Some(verb)) => Some(Route::EndArchive { id, upload, how: end(verb)? }).filter(|_| post),
+        },
         ["files", "content"] if get => Some(Route::ReadFile { id }),
         ["files", "content"] => put.then_some(Route::WriteFile { id }),
         ["files", "list"] => get.then_some(Route::ListFiles { id }),
@@ -193,8 +229,9 @@ mod tests {
             (Method::GET, "/v1/sandboxes/5:fork", "method_not_allowed"),
             (Method::POST, "/v1/sandboxes/5:dance", "route_not_found"),
             (Method::POST, "/v1/sandboxes/5:resize", "unavailable"),
-            (Method::POST, "/v1/sandboxes/5/uploads", "unavailable"),
-            (Method::GET, "/v1/sandboxes/5/files/archive", "unavailable"),
+            (Method::GET, "/v1/sandboxes/5/uploads", "method_not_allowed"),
+            (Method::POST, "/v1/sandboxes/5/uploads/u:forget", "route_not_found"),
+            (Method::GET, "/v1/sandboxes/5/files/watches", "unavailable"),
             (Method::POST, "/v1/sandboxes/5/files:link", "unavailable"),
             (Method::GET, "/v1/volumes", "unavailable"),
             (Method::POST, "/v1/images/x:tag", "unavailable"),

@@ -5,7 +5,7 @@
 
 use axum::body::{Body, HttpBody};
 use branchbox_api::{ErrorInfo, StreamEvent};
-use branchbox_node::{FileReader, Follow};
+use branchbox_node::{FileReader, Follow, Packing};
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 use std::pin::Pin;
@@ -103,6 +103,25 @@ pub(crate) fn file(mut reader: FileReader) -> Body {
             let cut = piece.is_err();
             if send.send(piece).await.is_err() || cut {
                 return;
+            }
+        }
+    });
+    Body::new(Fed { pieces })
+}
+
+/// A folder as it is packed.
+pub(crate) fn packing(mut packing: Packing) -> Body {
+    let (send, pieces) = mpsc::channel(QUEUE);
+    tokio::spawn(async move {
+        loop {
+            let piece = match packing.next().await {
+                Ok(Some(bytes)) => Ok(bytes),
+                Ok(None) => return,
+                Err(error) => Err(std::io::Error::other(error)),
+            };
+            let cut = piece.is_err();
+            if send.send(piece).await.is_err() || cut {
+                return packing.give_up().await;
             }
         }
     });

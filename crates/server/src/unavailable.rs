@@ -18,7 +18,6 @@ const SANDBOX_VERBS: &[(&str, &str)] = &[
 /// Parts of a sandbox, as the first component behind its id.
 const SANDBOX_PARTS: &[(&str, &str)] = &[
     ("terminal", "start a process instead"),
-    ("uploads", "write files of up to 1 MiB with PUT files/content"),
     ("previews", "run the client inside the sandbox"),
     ("interpreter:run", "run the interpreter with :exec"),
     ("interpreter", "run the interpreter with :exec"),
@@ -37,7 +36,7 @@ const SANDBOX_PARTS: &[(&str, &str)] = &[
 ];
 
 /// Parts of `files`.
-const FILE_PARTS: &[&str] = &["archive", "watches"];
+const FILE_PARTS: &[&str] = &["watches"];
 
 /// First components behind `/v1`.
 const PRODUCTS: &[&str] = &[
@@ -90,7 +89,7 @@ pub(crate) fn sandbox_verb(verb: &str) -> Option<Failure> {
 pub(crate) fn path(components: &[&str]) -> Option<Failure> {
     match components {
         ["v1", "sandboxes", _, "files", part, ..] if FILE_PARTS.contains(part) => {
-            Some(unavailable(part, "use :exec with tar and standard input"))
+            Some(unavailable(part, "run a watcher inside with :exec"))
         }
         ["v1", "sandboxes", _, part, ..] => {
             SANDBOX_PARTS.iter().find(|(known, _)| known == part).map(|(_, hint)| unavailable(part, hint))

@@ -74,6 +74,21 @@ pub fn write(path: &str, token: u64, piece: &Piece<'_>) -> io::Result<()> {
     result
 }
 
+/// Makes the file that pieces go into in any order.
+pub fn stage(path: &str, token: u64) -> io::Result<FileReply> {
+    let target = resolve(path)?;
+    let staged = temporary(&target, token)?;
+    begin(&target, &staged)?;
+    let text = |path: PathBuf| path.into_os_string().into_string().map_err(|_| Errno::ILSEQ);
+    Ok(FileReply::Staged { staged: text(staged)?, target: text(target)? })
+}
+
+/// Writes a piece of a staged file.
+pub fn part(staged: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    let fd = open(Path::new(staged), OFlags::empty())?;
+    write_all(&fd, &Piece { offset, bytes, last: false, mode: 0 })
+}
+
 /// Forgets a write.
 pub fn abort(path: &str, token: u64) -> io::Result<()> {
     match std::fs::remove_file(temporary(&resolve(path)?, token)?) {

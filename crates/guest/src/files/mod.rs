@@ -47,6 +47,7 @@ fn describe(op: &FileOp) -> (&'static str, &str) {
     match op {
         FileOp::Read { path, .. } => ("read", path),
         FileOp::Write { path, .. } | FileOp::WriteAbort { path, .. } => ("write", path),
+        FileOp::Stage { path, .. } | FileOp::Part { path, .. } => ("write", path),
         FileOp::Stat { path } => ("stat", path),
         FileOp::List { path, .. } => ("list", path),
         FileOp::Mkdir { path, .. } => ("mkdir", path),
@@ -70,7 +71,7 @@ fn check(op: &FileOp) -> Result<(), Errno> {
         }
     }
     match op {
-        FileOp::Write { bytes, .. } if bytes.len() > CHUNK_BYTES_MAX => Err(Errno::TOOBIG),
+        FileOp::Write { bytes, .. } | FileOp::Part { bytes, .. } if bytes.len() > CHUNK_BYTES_MAX => Err(Errno::TOOBIG),
         _ => Ok(()),
     }
 }
@@ -83,6 +84,8 @@ fn dispatch(op: &FileOp) -> io::Result<FileReply> {
             content::write(path, *token, &piece).map(|()| FileReply::Done)
         }
         FileOp::WriteAbort { path, token } => content::abort(path, *token).map(|()| FileReply::Done),
+        FileOp::Stage { path, token } => content::stage(path, *token),
+        FileOp::Part { path, offset, bytes } => content::part(path, *offset, bytes).map(|()| FileReply::Done),
         FileOp::Stat { path } => entries::stat(path).map(FileReply::Entry),
         FileOp::List { path, depth, hidden, glob, limit } => listing::list(
             path,
