@@ -13,6 +13,7 @@ mod exec;
 mod fields;
 mod files;
 mod misc;
+mod preview;
 mod sandbox;
 mod snapshot;
 mod socket;
@@ -30,6 +31,10 @@ pub use files::{
 pub use misc::{
     AccountLimit, DailyLimit, Empty, Limits, Me, NetworkRequest, NetworkRules, Note, Page, Timings, Usage,
     UsageResource,
+};
+pub use preview::{
+    DeletedPreview, EXPIRES_AT_RULE, PREVIEW_TTL_SECONDS, Preview, PreviewList, PreviewRequest, TokenLife, Visibility,
+    future,
 };
 pub use sandbox::{
     CreateRequest, DeletedSandbox, ExtendRequest, ForkAnswer, ForkRequest, OnTimeout, RetentionRequest, SandboxInfo,

@@ -59,6 +59,7 @@ pub fn sandbox(name: Option<&str>, labels: &[(&str, &str)]) -> SandboxRecord {
             stopped: None,
             last_active: now,
             rules: Rules { version: 1, updated: now },
+            previews: BTreeMap::new(),
             settings: BTreeMap::new(),
             paused: None,
             session: None,

@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 
 pub use error::CatalogError;
 pub use records::{
-    KeptAnswer, Rules, SandboxDetail, SandboxFilter, SandboxRecord, Session, SnapshotDetail, SnapshotFilter,
-    SnapshotRecord, Usage,
+    KeptAnswer, PreviewRecord, Rules, SandboxDetail, SandboxFilter, SandboxRecord, Session, SnapshotDetail,
+    SnapshotFilter, SnapshotRecord, Usage,
 };
 pub use sqlite::SqliteCatalog;
 

@@ -52,6 +52,9 @@ pub struct SandboxDetail {
     pub last_active: Timestamp,
     /// Its network rules.
     pub rules: Rules,
+    /// Its shared ports.
+    #[serde(default)]
+    pub previews: BTreeMap<u16, PreviewRecord>,
     /// Settings as they were asked for.
     pub settings: BTreeMap<String, serde_json::Value>,
     /// When it was paused; `None` when it is not.
@@ -60,6 +63,19 @@ pub struct SandboxDetail {
     /// The stretch of running that its keeper counts; `None` while it does not run.
     #[serde(default)]
     pub session: Option<Session>,
+}
+
+/// A port that is shared over HTTP.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PreviewRecord {
+    /// Whether visitors need no token.
+    pub public: bool,
+    /// Sites that may show it in a frame; empty is every site.
+    pub embed_origins: Vec<String>,
+    /// When it was first shared.
+    pub created: Timestamp,
+    /// Random; tokens are made with it, so that another one refuses those made before.
+    pub seed: String,
 }
 
 /// Network rules; the version counts changes.

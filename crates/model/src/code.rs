@@ -147,6 +147,8 @@ codes! {
     RestoreFailed = ("restore_failed", 500),
     /// The route belongs to something this node does not have.
     Unavailable = ("unavailable", 501),
+    /// The node listens on no port that previews could have.
+    PreviewsUnavailable = ("previews_unavailable", 501),
     /// No gateway: a sandbox has no way out.
     NetworkRulesUnavailable = ("network_rules_unavailable", 501),
     /// The host lacks what forks need.

@@ -184,6 +184,7 @@ fn plan(
             stopped: None,
             last_active: now,
             rules: Rules { version: 1, updated: now },
+            previews: BTreeMap::new(),
             paused: None,
             session: None,
             settings: kept_settings(&CreateSettings {

@@ -22,6 +22,12 @@ pub enum NodeError {
         /// As asked for.
         id: String,
     },
+    /// The port is not shared.
+    #[error("port {port} is not shared")]
+    NoPreview {
+        /// Which.
+        port: u16,
+    },
     /// A value that cannot be accepted here.
     #[error(transparent)]
     Spec(#[from] SpecError),
@@ -289,7 +295,7 @@ impl NodeError {
 impl Coded for NodeError {
     fn code(&self) -> Code {
         match self {
-            Self::NoSandbox { .. } => Code::NotFound,
+            Self::NoSandbox { .. } | Self::NoPreview { .. } => Code::NotFound,
             Self::NoSnapshot { .. } => Code::SnapshotNotFound,
             Self::NoImage { .. } => Code::ImageNotFound,
             Self::Spec(error) => error.code(),
@@ -336,6 +342,7 @@ impl Coded for NodeError {
         let text = match self {
             Self::NoSandbox { .. } => "see what there is: branchbox ls",
             Self::NoSnapshot { .. } => "see what there is: branchbox snapshots ls",
+            Self::NoPreview { .. } => "share it: POST …/previews with `port`",
             Self::NoImage { .. } => "leave `image` out, or use `host`",
             Self::Stopped { .. } => "start it again from its disk: POST …:restart; its memory is gone",
             Self::TooManyUploads { .. } => "commit or abort some first",

@@ -90,6 +90,7 @@ fn plan(
         record.created = now;
         record.detail.snapshot = request.keep_snapshot.then(|| snapshot.id.clone());
         record.detail.forked_from = Some(source.id.clone());
+        record.detail.previews.clear();
         record.detail.ready = None;
         record.detail.paused = None;
         record.detail.session = None;

@@ -24,6 +24,13 @@ const PASSING: [SandboxState; 3] = [SandboxState::Starting, SandboxState::Resumi
 #[derive(Debug)]
 pub(crate) struct Use(Arc<Live>);
 
+impl Use {
+    /// What is used.
+    pub(crate) fn live(&self) -> &Arc<Live> {
+        &self.0
+    }
+}
+
 impl Drop for Use {
     fn drop(&mut self) {
         self.0.touch();
@@ -165,6 +172,11 @@ impl Live {
     pub(crate) async fn wait_for(&self, state: SandboxState, wait: Duration) -> SandboxRecord {
         self.wait_until(wait, |now| now == state || (state != SandboxState::Stopped && now == SandboxState::Stopped))
             .await
+    }
+
+    /// Its record, and each change of it.
+    pub(crate) fn records(&self) -> watch::Receiver<SandboxRecord> {
+        self.record.subscribe()
     }
 
     /// Returns when it has stopped.

@@ -9,14 +9,13 @@
 
 use crate::clients::GuestClient;
 use crate::error::NodeError;
-use crate::live::Live;
+use crate::live::Use;
 use crate::node::Node;
 use branchbox_protocol::guest::GuestError;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketType, ipproto, sockopt};
 use std::io;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -28,10 +27,13 @@ use tokio::net::TcpStream;
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
 
 /// A way to the ports of one sandbox.
+///
+/// As long as it is held the sandbox is in use, and not paused for being idle.
 #[derive(Debug, Clone)]
 pub struct Reach {
-    live: Arc<Live>,
-    run_dir: PathBuf,
+    node: Node,
+    id: String,
+    using: Arc<Use>,
 }
 
 impl Node {
@@ -40,7 +42,7 @@ impl Node {
     /// # Errors
     /// [`NodeError::NoSandbox`].
     pub fn reach(&self, id: &str) -> Result<Reach, NodeError> {
-        Ok(Reach { live: self.live(id)?, run_dir: self.inner.state.run_dir().to_path_buf() })
+        Ok(Reach { node: self.clone(), id: id.to_owned(), using: Arc::new(self.live(id)?.using()) })
     }
 }
 
@@ -50,7 +52,7 @@ impl Reach {
     /// # Errors
     /// [`NodeError`]: the sandbox cannot run, or nothing accepts.
     pub async fn dial(&self, port: u16) -> Result<Inside, NodeError> {
-        let (_, guest) = self.live.guest(&self.run_dir).await?;
+        let guest = self.guest().await?;
         match connect(&guest, port, false).await {
             Err(NodeError::Guest(GuestError::Dial { errno, .. })) if errno == Errno::CONNREFUSED.raw_os_error() => {
                 connect(&guest, port, true).await
@@ -61,7 +63,7 @@ impl Reach {
 
     /// Returns when the sandbox was stopped or deleted; a pause is not the end.
     pub fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
-        self.live.stopped()
+        self.using.live().stopped()
     }
 
     /// Sees that the sandbox runs, waking it if need be.
@@ -69,7 +71,12 @@ impl Reach {
     /// # Errors
     /// [`NodeError`].
     pub async fn wake(&self) -> Result<(), NodeError> {
-        self.live.guest(&self.run_dir).await.map(drop)
+        self.guest().await.map(drop)
+    }
+
+    async fn guest(&self) -> Result<Arc<GuestClient>, NodeError> {
+        let live = self.node.awake(&self.id).await?;
+        Ok(live.guest(self.node.inner.state.run_dir()).await?.1)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::answer::{Answer, Answered, Failure, Origin, response};
 use crate::idempotency::{self, Keyed, Running};
+use crate::previews;
 use crate::query::{Query, components};
 use crate::routes::{self, Route};
 use crate::sockets::{self, Places, tunnel};
@@ -15,7 +16,7 @@ use branchbox_model::{Code, SandboxId};
 use branchbox_node::Node;
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Longest wait that a client may ask for, below the time it waits for an answer to begin.
@@ -36,12 +37,16 @@ pub(crate) struct App {
     pub(crate) node: Node,
     running: Running,
     pub(crate) tunnels: Places,
+    pub(crate) visits: Places,
+    /// The TCP port of the API, where previews are too.
+    pub(crate) port: OnceLock<u16>,
 }
 
 impl App {
     pub(crate) fn new(node: Node) -> Self {
         let tunnels = Places::new("tunnels", tunnel::OF_SANDBOX_MAX, tunnel::OF_NODE_MAX);
-        Self { node, running: Running::default(), tunnels }
+        let visits = Places::new("visits", previews::OF_PREVIEW_MAX, previews::OF_NODE_MAX);
+        Self { node, running: Running::default(), tunnels, visits, port: OnceLock::new() }
     }
 }
 
@@ -58,6 +63,11 @@ pub(crate) struct Asked {
 
 /// Answers one request.
 pub(crate) async fn handle(app: Arc<App>, access: Access, request: Request<Body>) -> Response<Body> {
+    if access == Access::Key
+        && let Some(label) = previews::label(request.uri(), request.headers())
+    {
+        return previews::visit(&app, &label, request).await;
+    }
     let request_id = format!("req_{}", SandboxId::generate().as_str().replace('-', ""));
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let (answered, origin) = match read(&app, access, request).await {
@@ -183,6 +193,11 @@ async fn dispatch(app: &App, route: Route, asked: Asked) -> Answered {
         Route::GetNetwork { id } => Answer::ok(&node.network(&id).await?),
         Route::PutNetwork { id } => sandboxes::set_network(node, &id, &asked).await,
         Route::Tunnel { id } => tunnel::open(app, &id, asked),
+        Route::SharePort { id } => previews::share(app, &id, &asked).await,
+        Route::ListPreviews { id } => previews::list(app, &id),
+        Route::GetPreview { id, port } => previews::get(app, &id, &port, asked),
+        Route::RotatePreview { id, port } => previews::rotate(app, &id, &port, &asked).await,
+        Route::DeletePreview { id, port } => previews::unshare(app, &id, &port).await,
         Route::Exec { id } => exec::exec(node, &id, &asked).await,
         Route::ListProcesses { id } => Answer::ok(&node.processes(&id).await?),
         Route::StartProcess { id } => exec::start(node, &id, &asked).await,

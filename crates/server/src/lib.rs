@@ -12,6 +12,7 @@ mod exec;
 mod files;
 mod idempotency;
 mod listen;
+mod previews;
 mod query;
 mod routes;
 mod sandboxes;

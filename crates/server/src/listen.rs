@@ -74,6 +74,8 @@ impl Server {
                 tracing::debug!(%error, "a connection was closed at once");
             }
         });
+        // The first listener's port is the one that addresses of previews are made with.
+        let _ = self.app.port.set(bound.port());
         let (stop, stopped) = watch::channel(false);
         let router = self.router(app::Access::Key);
         let task =

@@ -17,8 +17,9 @@ use branchbox_node::Node;
 use futures_util::SinkExt;
 use futures_util::stream::SplitSink;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::sync::Notify;
 
 /// Largest message of a client: one chunk of a tunnel, or a paste into a terminal.
 const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
@@ -46,48 +47,77 @@ pub(crate) async fn upgrade(parts: &mut Parts) -> Option<WebSocketUpgrade> {
 #[derive(Debug)]
 pub(crate) struct Places {
     what: &'static str,
-    of_sandbox_max: usize,
+    of_one_max: usize,
     of_node_max: usize,
-    taken: Arc<Mutex<HashMap<String, usize>>>,
+    taken: Arc<Taken>,
+}
+
+/// Counts by name, and a word when one is given back.
+#[derive(Debug, Default)]
+struct Taken {
+    counts: Mutex<HashMap<String, usize>>,
+    freed: Notify,
+}
+
+impl Taken {
+    fn counts(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// One open socket; its place is free when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
-    sandbox: String,
-    taken: Arc<Mutex<HashMap<String, usize>>>,
+    name: String,
+    taken: Arc<Taken>,
 }
 
 impl Places {
-    pub(crate) fn new(what: &'static str, of_sandbox_max: usize, of_node_max: usize) -> Self {
-        Self { what, of_sandbox_max, of_node_max, taken: Arc::default() }
+    pub(crate) fn new(what: &'static str, of_one_max: usize, of_node_max: usize) -> Self {
+        Self { what, of_one_max, of_node_max, taken: Arc::default() }
     }
 
-    pub(crate) fn take(&self, sandbox: &str) -> Result<Place, Failure> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let all: usize = taken.values().sum();
-        let here = taken.get(sandbox).copied().unwrap_or(0);
-        if here >= self.of_sandbox_max || all >= self.of_node_max {
-            let (count, whose) = if here >= self.of_sandbox_max { (here, "sandbox") } else { (all, "node") };
+    /// Takes a place under the name of a sandbox, or of another thing that places are counted for.
+    pub(crate) fn take(&self, name: &str) -> Result<Place, Failure> {
+        let mut counts = self.taken.counts();
+        let all: usize = counts.values().sum();
+        let here = counts.get(name).copied().unwrap_or(0);
+        if here >= self.of_one_max || all >= self.of_node_max {
+            let (count, whose) = if here >= self.of_one_max { (here, "sandbox") } else { (all, "node") };
             let message = format!("this {whose} has {count} {} open, which is the most", self.what);
             let mut failure = Failure::new(Code::RateLimited, message, "close one that is not needed");
             failure.0.retry_after_ms = Some(1000);
             return Err(failure);
         }
-        taken.insert(sandbox.to_owned(), here + 1);
-        Ok(Place { sandbox: sandbox.to_owned(), taken: Arc::clone(&self.taken) })
+        counts.insert(name.to_owned(), here + 1);
+        Ok(Place { name: name.to_owned(), taken: Arc::clone(&self.taken) })
+    }
+
+    /// Waits until no place is taken under a name.
+    pub(crate) async fn empty(&self, name: &str) {
+        loop {
+            let freed = self.taken.freed.notified();
+            tokio::pin!(freed);
+            freed.as_mut().enable();
+            if !self.taken.counts().contains_key(name) {
+                return;
+            }
+            freed.await;
+        }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = taken.get_mut(&self.sandbox) {
+        let mut counts = self.taken.counts();
+        if let Some(count) = counts.get_mut(&self.name) {
             *count -= 1;
             if *count == 0 {
-                taken.remove(&self.sandbox);
+                counts.remove(&self.name);
             }
         }
+        drop(counts);
+        self.taken.freed.notify_waiters();
     }
 }
 
@@ -119,8 +149,11 @@ fn going_down() -> ErrorInfo {
 }
 
 /// Returns when the node goes down.
-async fn closing(node: &Node) {
-    let _ = node.closing().wait_for(|closing| *closing).await;
+pub(crate) fn closing(node: &Node) -> impl Future<Output = ()> + Send + use<> {
+    let mut closing = node.closing();
+    async move {
+        let _ = closing.wait_for(|closing| *closing).await;
+    }
 }
 
 /// Says why a socket ends, and closes it.
@@ -151,6 +184,6 @@ mod tests {
         assert_eq!(places.take("c").expect_err("full").0.status, 429);
         drop(first);
         assert!(places.take("c").is_ok());
-        assert_eq!(places.taken.lock().expect("lock").len(), 2, "nothing is left of c");
+        assert_eq!(places.taken.counts().len(), 2, "nothing is left of c");
     }
 }
