@@ -46,6 +46,14 @@ pub enum Command {
     Serve(commands::serve::ServeArgs),
     /// Say what this machine can do, and what it lacks
     Doctor,
+    Completions(commands::manual::CompletionsArgs),
+    Man(commands::manual::ManArgs),
+    /// Show who this client is to the node
+    Whoami,
+    /// Show what may be used, and what is
+    Limits,
+    /// Show what was used
+    Usage,
     /// A verb on sandboxes, said flat.
     #[command(flatten)]
     Sandbox(SandboxVerb),
@@ -53,7 +61,7 @@ pub enum Command {
     #[command(subcommand)]
     Snapshots(commands::snapshots::SnapshotsVerb),
     /// The same verbs on sandboxes, as in scripts for the Runtime command line
-    #[command(subcommand, hide = true)]
+    #[command(subcommand, hide = true, alias = "sandbox")]
     Sandboxes(SandboxVerb),
 }
 
@@ -68,6 +76,20 @@ pub enum SandboxVerb {
     Snapshot(commands::snapshot::SnapshotArgs),
     Rm(commands::rm::RmArgs),
     Stop(commands::stop::StopArgs),
+    Pause(commands::life::PauseArgs),
+    Wake(commands::life::WakeArgs),
+    Restart(commands::life::RestartArgs),
+    Extend(commands::life::ExtendArgs),
+    Update(commands::life::UpdateArgs),
+    Network(commands::account::NetworkArgs),
+    Run(commands::run::RunArgs),
+    Spawn(commands::processes::SpawnArgs),
+    Ps(commands::processes::PsArgs),
+    Logs(commands::processes::LogsArgs),
+    Kill(commands::processes::KillArgs),
+    Cp(commands::files::CpArgs),
+    Cat(commands::files::CatArgs),
+    Files(commands::files::FilesArgs),
 }
 
 #[cfg(test)]
@@ -76,7 +98,7 @@ mod tests {
     use clap::CommandFactory as _;
 
     fn parse(words: &str) -> Result<Cli, clap::Error> {
-        Cli::try_parse_from(words.split(' '))
+        Cli::try_parse_from(words.split_whitespace())
     }
 
     #[test]
@@ -107,6 +129,25 @@ mod tests {
             "branchbox rm a b",
             "branchbox stop web",
             "branchbox sandboxes fork web",
+            "branchbox sandbox fork web",
+            "branchbox pause web",
+            "branchbox wake web --timeout 10m",
+            "branchbox restart web",
+            "branchbox extend web 600",
+            "branchbox update web --name n --label a=b --env K=V --unset-env L --idle-pause 5m --auto-wake off --persistent on",
+            "branchbox network web --no-internet",
+            "branchbox run --keep --memory 1G -- true",
+            "branchbox sandboxes create --name w --cpu shared --cpu-floor 50 --timeout 10m --on-timeout stop --no-wait \
+             --no-internet --idle-pause 60 --no-auto-wake --persistent --max-cost 1 --max-total-cost 2",
+            "branchbox spawn web --cwd /tmp -- sleep 1",
+            "branchbox ps web",
+            "branchbox logs web p1 -f",
+            "branchbox kill web p1 --signal SIGKILL",
+            "branchbox cp a web:/b",
+            "branchbox cat web /a",
+            "branchbox files web /a --depth 2 --glob *.py",
+            "branchbox whoami",
+            "branchbox completions bash",
             "branchbox --url http://127.0.0.1:7070 --key-file /k ls",
         ] {
             assert!(parse(words).is_ok(), "{words}: {}", parse(words).expect_err("checked"));
@@ -125,6 +166,8 @@ mod tests {
             "branchbox try",
             "branchbox try --online --allow h -- true",
             "branchbox exec web",
+            "branchbox update web --auto-wake perhaps",
+            "branchbox network web --internet --no-internet",
             "branchbox ls --key secret",
         ] {
             assert!(parse(words).is_err(), "{words}");

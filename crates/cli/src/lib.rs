@@ -22,15 +22,30 @@ pub use exit::Exit;
 pub use fault::Fault;
 
 use clap::Parser as _;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Runs the command line of this process and says how it ended.
 #[must_use]
 pub fn main() -> ExitCode {
-    match args::Cli::try_parse() {
+    match args::Cli::try_parse_from(words()) {
         Ok(cli) => commands::run(cli).into(),
         Err(error) => usage(&error).into(),
     }
+}
+
+/// The words of this process. Under the name of the Runtime command line the words of that one: there the products may be
+/// said in the singular, also where a flat verb of ours has that word.
+fn words() -> Vec<std::ffi::OsString> {
+    let mut words: Vec<_> = std::env::args_os().collect();
+    let is_runtime =
+        words.first().is_some_and(|name| Path::new(name).file_name().is_some_and(|name| name == "runtime"));
+    if let (true, Some(word)) = (is_runtime, words.get_mut(1))
+        && word == "snapshot"
+    {
+        *word = "snapshots".into();
+    }
+    words
 }
 
 /// Prints help (to standard output, successfully) or what is wrong with the words.

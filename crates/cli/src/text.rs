@@ -99,6 +99,21 @@ pub fn millis(text: &str) -> Result<u64, String> {
     text[..split].parse::<u64>().ok().and_then(|number| number.checked_mul(factor)).filter(|&ms| ms > 0).ok_or_else(bad)
 }
 
+/// Whole seconds, or with a unit: 90, 5m, 2h.
+///
+/// # Errors
+/// A sentence on how to write it.
+pub fn seconds(text: &str) -> Result<u32, String> {
+    if text == "0" {
+        return Ok(0);
+    }
+    let ms = millis(text)?;
+    u32::try_from(ms / 1000)
+        .ok()
+        .filter(|_| ms % 1000 == 0)
+        .ok_or_else(|| "write it in whole seconds: 90, 5m, 2h".into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

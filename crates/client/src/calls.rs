@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 /// Longest wait that is asked of the server in one call.
-const WAIT_SECONDS: u32 = 60;
+pub(crate) const WAIT_SECONDS: u32 = 60;
 /// Between two looks at a snapshot that is not ready.
 const POLL: Duration = Duration::from_millis(200);
 /// Looks at a snapshot before giving up: ten minutes.
@@ -63,7 +63,7 @@ pub struct SnapshotQuery {
 }
 
 /// Percent-encodes one component of a path or query.
-fn encoded(text: &str) -> String {
+pub(crate) fn encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -112,7 +112,7 @@ pub(crate) fn get(path: String) -> Call {
 }
 
 /// A key of its own for each call, kept over its repetitions. Only uniqueness matters, so a sandbox id serves.
-fn fresh_key() -> Option<String> {
+pub(crate) fn fresh_key() -> Option<String> {
     Some(branchbox_model::SandboxId::generate().to_string())
 }
 
@@ -123,7 +123,7 @@ pub(crate) fn post<T: Serialize>(path: String, body: &T) -> Result<Call, ClientE
     Ok(Call { method: Method::POST, body: body.into(), key: fresh_key(), ..get(path) })
 }
 
-fn sandbox(id: &str) -> String {
+pub(crate) fn sandbox(id: &str) -> String {
     format!("/v1/sandboxes/{}", encoded(id))
 }
 

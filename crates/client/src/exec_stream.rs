@@ -36,6 +36,12 @@ impl ExecStream {
         Ok(Self { client, sandbox, body: Some(body), buffer, process: None, cursor: 0, ended: false })
     }
 
+    /// Of a process that runs already.
+    pub(crate) fn of(client: Client, sandbox: String, process: String) -> Self {
+        let process = Some(process);
+        Self { client, sandbox, body: None, buffer: BytesMut::new(), process, cursor: 0, ended: false }
+    }
+
     /// The command's id, once its `start` has been read.
     #[must_use]
     pub fn process_id(&self) -> Option<&str> {

@@ -8,6 +8,7 @@
 mod calls;
 mod error;
 mod exec_stream;
+mod life;
 mod transport;
 
 pub use calls::{SandboxQuery, SnapshotQuery, Wait};

@@ -7,6 +7,7 @@ use crate::fault::{Fault, printable};
 use crate::output::{self, Form};
 use crate::text::{millis, pair};
 use branchbox_api::{ExecRequest, StreamEvent};
+use branchbox_client::ExecStream;
 use branchbox_model::User;
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -88,6 +89,40 @@ async fn as_json(session: &Session, id: &str, request: &ExecRequest, what: &str)
     Ok(ended(result.exit_code.map(i64::from), result.timed_out, lost))
 }
 
+/// Shows a stream until its end, and says how the command ended.
+///
+/// # Errors
+/// What the node refused.
+pub(super) async fn show_stream(stream: &mut ExecStream, what: &str) -> Result<Exit, Fault> {
+    let mut lost = false;
+    while let Some(event) = stream.next().await.map_err(|error| refused(what, error))? {
+        if let Some(exit) = show(event, &mut lost) {
+            return Ok(exit);
+        }
+    }
+    Err(Fault::new(Exit::Internal, what).cause("the stream ended before the command did"))
+}
+
+/// Shows one event; the last one says how the command ended.
+fn show(event: StreamEvent, lost: &mut bool) -> Option<Exit> {
+    match event {
+        StreamEvent::Stdout { data, .. } => output::raw(false, data.as_bytes()),
+        StreamEvent::Stderr { data, .. } => output::raw(true, data.as_bytes()),
+        StreamEvent::Truncated { dropped_bytes, .. } => {
+            *lost = true;
+            output::note(&format!("note: {dropped_bytes} bytes of output were lost\n"));
+        }
+        StreamEvent::Exit { exit_code, timed_out, out_of_memory, .. } => {
+            if let Some(memory) = out_of_memory {
+                output::note(&format!("note: {}\nhint: {}\n", printable(&memory.message), printable(&memory.hint)));
+            }
+            return Some(ended(exit_code.map(i64::from), timed_out, *lost));
+        }
+        _ => {}
+    }
+    None
+}
+
 /// A command that did well but whose output was lost is no success.
 fn ended(exit_code: Option<i64>, timed_out: bool, lost: bool) -> Exit {
     match Exit::of_command(exit_code, timed_out) {
@@ -112,26 +147,18 @@ async fn streamed(session: &Session, id: &str, request: &ExecRequest, what: &str
             }
         };
         match event {
-            Some(StreamEvent::Stdout { data, .. }) => output::raw(false, data.as_bytes()),
-            Some(StreamEvent::Stderr { data, .. }) => output::raw(true, data.as_bytes()),
-            Some(StreamEvent::Truncated { dropped_bytes, .. }) => {
-                lost = true;
-                output::note(&format!("note: {dropped_bytes} bytes of output were lost\n"));
-            }
-            Some(StreamEvent::Exit { exit_code, timed_out, out_of_memory, .. }) => {
-                if let Some(memory) = out_of_memory {
-                    output::note(&format!("note: {}\nhint: {}\n", printable(&memory.message), printable(&memory.hint)));
+            Some(event) => {
+                if let Some(exit) = show(event, &mut lost) {
+                    return Ok(exit);
                 }
-                return Ok(ended(exit_code.map(i64::from), timed_out, lost));
             }
-            Some(_) => {}
             None => return Err(Fault::new(Exit::Internal, what).cause("the stream ended before the command did")),
         }
     }
 }
 
 /// What is piped into this process. A terminal is nobody's input, and neither is what a service manager connects.
-fn piped_input() -> Result<Option<Vec<u8>>, Fault> {
+pub(super) fn piped_input() -> Result<Option<Vec<u8>>, Fault> {
     let failed = || Fault::failed("cannot read standard input");
     let stdin = std::io::stdin();
     let Ok(facts) = rustix::fs::fstat(&stdin) else { return Ok(None) };

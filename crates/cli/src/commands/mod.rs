@@ -1,12 +1,18 @@
 //! The commands, and the one place that starts them, shows their failure and says how the process ends.
 
+pub mod account;
 pub mod create;
 pub mod doctor;
 pub mod exec;
+pub mod files;
 pub mod fork;
 pub mod get;
+pub mod life;
 pub mod ls;
+pub mod manual;
+pub mod processes;
 pub mod rm;
+pub mod run;
 pub mod serve;
 pub mod snapshot;
 pub mod snapshots;
@@ -41,6 +47,11 @@ fn dispatch(cli: Cli) -> Result<Exit, Fault> {
         Command::Serve(args) => args.run(&global),
         Command::Doctor => Ok(doctor::run(Form::of(global.json))),
         Command::Sandbox(verb) | Command::Sandboxes(verb) => on_sandboxes(verb, &global),
+        Command::Completions(args) => Ok(args.run()),
+        Command::Man(args) => args.run(),
+        Command::Whoami => small_runtime()?.block_on(async { account::whoami(&Session::open(&global)?).await }),
+        Command::Limits => small_runtime()?.block_on(async { account::limits(&Session::open(&global)?).await }),
+        Command::Usage => small_runtime()?.block_on(async { account::usage(&Session::open(&global)?).await }),
         Command::Snapshots(verb) => small_runtime()?.block_on(async { verb.run(&Session::open(&global)?).await }),
     }
 }
@@ -58,6 +69,20 @@ fn on_sandboxes(verb: SandboxVerb, global: &Global) -> Result<Exit, Fault> {
             SandboxVerb::Snapshot(args) => args.run(session).await,
             SandboxVerb::Rm(args) => args.run(session).await,
             SandboxVerb::Stop(args) => args.run(session).await,
+            SandboxVerb::Pause(args) => args.run(session).await,
+            SandboxVerb::Wake(args) => args.run(session).await,
+            SandboxVerb::Restart(args) => args.run(session).await,
+            SandboxVerb::Extend(args) => args.run(session).await,
+            SandboxVerb::Update(args) => args.run(session).await,
+            SandboxVerb::Network(args) => args.run(session).await,
+            SandboxVerb::Run(args) => args.run(session).await,
+            SandboxVerb::Spawn(args) => args.run(session).await,
+            SandboxVerb::Ps(args) => args.run(session).await,
+            SandboxVerb::Logs(args) => args.run(session).await,
+            SandboxVerb::Kill(args) => args.run(session).await,
+            SandboxVerb::Cp(args) => args.run(session).await,
+            SandboxVerb::Cat(args) => args.run(session).await,
+            SandboxVerb::Files(args) => args.run(session).await,
         }
     })
 }

@@ -47,15 +47,14 @@ pub enum SnapshotsVerb {
 
 /// What to change.
 #[derive(Debug, Args)]
-#[group(required = true, multiple = true, id = "change")]
 pub struct UpdateArgs {
     /// The snapshot: id, name, or at least 6 characters an id begins with
     pub snapshot: String,
     /// A new name; empty takes the name away
-    #[arg(long, group = "change")]
+    #[arg(long)]
     pub name: Option<String>,
     /// A label; all labels given replace all there are; may be repeated
-    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair, group = "change")]
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair)]
     pub labels: Vec<(String, String)>,
 }
 
@@ -136,6 +135,9 @@ impl UpdateArgs {
             labels: (!self.labels.is_empty()).then(|| self.labels.into_iter().collect()),
             if_labels: None,
         };
+        if request.name.is_none() && request.labels.is_none() {
+            return Err(Fault::usage("nothing to change was given").hint("give --name, --label, or both"));
+        }
         show(session, &session.client.update_snapshot(&id, &request).await.map_err(|error| refused(&what, error))?);
         Ok(Exit::Done)
     }
