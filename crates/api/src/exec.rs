@@ -31,6 +31,40 @@ pub enum OutputEncoding {
     Base64,
 }
 
+/// Columns and rows of a terminal.
+const PTY_SIZE: std::ops::RangeInclusive<u32> = 1..=4096;
+
+/// A terminal's size in characters; also the body of `POST …/processes/{pid}:resize`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PtySize {
+    /// Columns.
+    pub cols: u16,
+    /// Rows.
+    pub rows: u16,
+}
+
+impl PtySize {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// Every issue with it.
+    pub fn parse(body: &[u8]) -> Result<Self, Issues> {
+        let mut fields = Fields::open(body)?;
+        let size = Self::read(&mut fields);
+        fields.finish(size)
+    }
+
+    fn read(f: &mut Fields) -> Self {
+        let mut side = |name: &str| {
+            if !f.has(name) {
+                f.issue(name, "is required");
+            }
+            f.small_number(name, PTY_SIZE).and_then(|side| u16::try_from(side).ok()).unwrap_or(1)
+        };
+        Self { cols: side("cols"), rows: side("rows") }
+    }
+}
+
 /// `POST …:exec` and `POST …/processes`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -58,6 +92,8 @@ pub struct ExecRequest {
     /// `stdinMode: "pipe"`.
     #[serde(skip)]
     pub stdin_pipe: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pty: Option<PtySize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_encoding: Option<OutputEncoding>,
     /// Fields of things this node does not have that ask for something.
@@ -88,8 +124,9 @@ impl ExecRequest {
         request.stdin_pipe = f.word("stdinMode", &[("pipe", true), ("none", false)]).unwrap_or(false);
         let encodings = [("utf8", OutputEncoding::Utf8), ("base64", OutputEncoding::Base64)];
         request.output_encoding = f.word("outputEncoding", &encodings);
-        if f.value("pty").is_some() {
-            request.wants_unavailable = Some("pty");
+        request.pty = f.object("pty", PtySize::read);
+        if request.pty.is_some() && !request.stdin.is_empty() {
+            f.issue("stdin", "cannot be used together with `pty`: write to the process instead");
         }
         fields.finish(request)
     }
@@ -265,7 +302,7 @@ pub struct ProcessInfo {
     pub command: String,
     pub cwd: String,
     pub user: User,
-    pub pty: Option<()>,
+    pub pty: Option<PtySize>,
     pub stdin_open: bool,
     pub stdin_offset: u64,
     pub output_encoding: OutputEncoding,

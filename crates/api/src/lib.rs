@@ -21,7 +21,7 @@ mod socket;
 pub use error::{ErrorBody, ErrorInfo};
 pub use exec::{
     ExecRequest, ExecResult, InputAccepted, InputRequest, OutOfMemory, OutputAnswer, OutputChunk, OutputEncoding,
-    ProcessInfo, ProcessList, ProcessState, SignalRequest, StreamEvent, TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX,
+    ProcessInfo, ProcessList, ProcessState, PtySize, SignalRequest, StreamEvent, TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX,
 };
 pub use fields::{Fields, Issue, Issues};
 pub use files::{

@@ -87,6 +87,7 @@ impl Guest {
             Call::Input { exec, offset, bytes, eof } => {
                 now(self.table.input(exec, offset, &bytes, eof).map(Reply::Input))
             }
+            Call::Resize { exec, size } => now(self.table.resize(exec, size).map(Reply::Exec)),
             Call::Signal { exec, signal } => now(self.table.signal(exec, signal).map(Reply::Exec)),
             Call::Dial { port, v6 } => match dial::dial(port, v6) {
                 Ok(socket) => Some((Ok(Reply::Dialed), vec![socket])),

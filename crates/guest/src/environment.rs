@@ -1,5 +1,6 @@
 //! The variables a command starts with.
 
+use crate::commands::TERM;
 use crate::users::Account;
 use branchbox_protocol::guest::{GuestConfig, SpawnSpec};
 use std::collections::BTreeMap;
@@ -23,6 +24,9 @@ pub fn build(account: &Account, config: &GuestConfig, spec: &SpawnSpec) -> BTree
             ("LANG", "C.UTF-8"),
             (GENERATION, &config.generation),
         ];
+        if spec.pty.is_some() {
+            env.insert("TERM".into(), TERM.into());
+        }
         env.extend(defaults.map(|(name, value)| (name.to_owned(), value.to_owned())));
         env.extend(config.env.iter().cloned());
     }
@@ -43,6 +47,7 @@ mod tests {
             env_clear,
             user: (1000, 1000),
             stdin: Stdin::Null,
+            pty: None,
             timeout_ms: None,
             display: String::new(),
             tag: String::new(),

@@ -107,6 +107,7 @@ fn tar(argv: &[&str], rest: impl IntoIterator<Item = String>, user: User, stdin:
         env_clear: false,
         user: ids(user),
         stdin,
+        pty: None,
         timeout_ms: Some(UNPACK_MS_MAX),
         display,
         tag: TAG.into(),

@@ -208,6 +208,13 @@ impl GuestClient {
         self.ask_exec(guest::Call::Status { exec, wait_ms: 0 }, CALL_WAIT).await
     }
 
+    pub(crate) async fn resize(&self, exec: ExecId, size: guest::PtySize) -> Result<ExecInfo, NodeError> {
+        match self.ask(guest::Call::Resize { exec, size }, CALL_WAIT).await? {
+            guest::Reply::Exec(info) => Ok(info),
+            _ => Err(self.unexpected()),
+        }
+    }
+
     pub(crate) async fn signal(&self, exec: ExecId, signal: i32) -> Result<ExecInfo, NodeError> {
         self.ask_exec(guest::Call::Signal { exec, signal }, CALL_WAIT).await
     }

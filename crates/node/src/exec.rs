@@ -9,11 +9,11 @@ use crate::node::Node;
 use crate::splitter::{self, Splitter};
 use branchbox_api::{
     ExecRequest, ExecResult, InputAccepted, InputRequest, OutOfMemory, OutputAnswer, OutputChunk, OutputEncoding,
-    ProcessInfo, ProcessList, ProcessState, StreamEvent, TIMEOUT_MS_DEFAULT,
+    ProcessInfo, ProcessList, ProcessState, PtySize, StreamEvent, TIMEOUT_MS_DEFAULT,
 };
 use branchbox_catalog::SandboxRecord;
 use branchbox_model::{ExecId, Timestamp, User};
-use branchbox_protocol::guest::{CHUNK_BYTES_MAX, Chunk, ExecInfo, ExecState, SpawnSpec, Stdin, Stream};
+use branchbox_protocol::guest::{self, CHUNK_BYTES_MAX, Chunk, ExecInfo, ExecState, SpawnSpec, Stdin, Stream};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -88,6 +88,7 @@ fn spawn_spec(record: &SandboxRecord, request: ExecRequest, kind: Kind) -> Spawn
             (false, bytes) if bytes.is_empty() => Stdin::Null,
             (false, bytes) => Stdin::Bytes(bytes),
         },
+        pty: request.pty.map(|size| guest::PtySize { cols: size.cols, rows: size.rows }),
         timeout_ms,
         display: shortened(&display),
         tag: encoding_word(request.output_encoding.unwrap_or_default()).into(),
@@ -241,7 +242,7 @@ fn process_info(info: &ExecInfo, out_of_memory: Option<OutOfMemory>) -> ProcessI
         command: info.display.clone(),
         cwd: info.cwd.clone(),
         user: if info.user.0 == 0 { User::Root } else { User::Sandbox },
-        pty: None,
+        pty: info.pty.map(|size| PtySize { cols: size.cols, rows: size.rows }),
         stdin_open: info.stdin_open,
         stdin_offset: info.stdin_offset,
         output_encoding: encoding_of(info),
@@ -424,6 +425,16 @@ impl Process {
             offset = self.guest.input(self.exec, start, Vec::new(), request.eof).await.map_err(failed)?;
         }
         Ok(InputAccepted { offset })
+    }
+
+    /// Gives its terminal another size.
+    ///
+    /// # Errors
+    /// [`NodeError`]; also for one without a terminal.
+    pub async fn resize(&self, size: PtySize) -> Result<ProcessInfo, NodeError> {
+        let size = guest::PtySize { cols: size.cols, rows: size.rows };
+        let info = self.guest.resize(self.exec, size).await.map_err(|error| seen(&self.live, error))?;
+        self.describe(&info).await
     }
 
     /// Sends it a signal.

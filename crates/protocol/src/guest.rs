@@ -83,6 +83,13 @@ pub enum Call {
         /// No more will come.
         eof: bool,
     },
+    /// Gives a command's terminal another size.
+    Resize {
+        /// Which.
+        exec: ExecId,
+        /// How large.
+        size: PtySize,
+    },
     /// Sends a signal to every process of a command.
     Signal {
         /// Which command.
@@ -154,6 +161,15 @@ pub enum Stdin {
     Pipe,
 }
 
+/// A terminal's size in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PtySize {
+    /// Columns.
+    pub cols: u16,
+    /// Rows.
+    pub rows: u16,
+}
+
 /// A command to start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpawnSpec {
@@ -169,6 +185,8 @@ pub struct SpawnSpec {
     pub user: (u32, u32),
     /// Its input.
     pub stdin: Stdin,
+    /// Runs on a terminal of this size, which takes the place of all three standard descriptors.
+    pub pty: Option<PtySize>,
     /// Ended with SIGKILL after this long; `None` is no limit.
     pub timeout_ms: Option<u64>,
     /// Shown in lists: the command as the caller wrote it.
@@ -215,6 +233,8 @@ pub struct ExecInfo {
     pub timeout_ms: Option<u64>,
     /// Milliseconds it ran (or has run).
     pub duration_ms: u64,
+    /// The size of its terminal, if it has one.
+    pub pty: Option<PtySize>,
     /// Its input is a pipe and still open.
     pub stdin_open: bool,
     /// Input bytes accepted.

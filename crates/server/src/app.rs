@@ -204,6 +204,7 @@ async fn dispatch(app: &App, route: Route, asked: Asked) -> Answered {
         Route::GetProcess { id, process } => Answer::ok(&node.process(&id, &process).await?.1),
         Route::ProcessOutput { id, process } => exec::output(node, &id, &process, asked).await,
         Route::ProcessInput { id, process } => exec::input(node, &id, &process, &asked).await,
+        Route::ProcessResize { id, process } => exec::resize(node, &id, &process, &asked).await,
         Route::ProcessSignal { id, process } => exec::signal(node, &id, &process, &asked).await,
         Route::ReadFile { id } => files::read(node, &id, &asked).await,
         Route::WriteFile { id } => files::write(node, &id, &asked).await,

@@ -3,7 +3,7 @@
 use crate::answer::{Answer, Answered};
 use crate::app::Asked;
 use crate::stream;
-use branchbox_api::{ExecRequest, InputRequest, SignalRequest, StreamEvent};
+use branchbox_api::{ExecRequest, InputRequest, PtySize, SignalRequest, StreamEvent};
 use branchbox_node::{Node, Process};
 
 /// Bytes of one look at output when the request does not say.
@@ -67,4 +67,9 @@ pub(crate) async fn input(node: &Node, id: &str, process: &str, asked: &Asked) -
 pub(crate) async fn signal(node: &Node, id: &str, process: &str, asked: &Asked) -> Answered {
     let request = SignalRequest::parse(&asked.body)?;
     Answer::ok(&node.process(id, process).await?.0.signal(request.signal).await?)
+}
+
+pub(crate) async fn resize(node: &Node, id: &str, process: &str, asked: &Asked) -> Answered {
+    let size = PtySize::parse(&asked.body)?;
+    Answer::ok(&node.process(id, process).await?.0.resize(size).await?)
 }

@@ -39,6 +39,7 @@ pub(crate) enum Route {
     ProcessOutput { id: String, process: String },
     ProcessInput { id: String, process: String },
     ProcessSignal { id: String, process: String },
+    ProcessResize { id: String, process: String },
     ReadFile { id: String },
     WriteFile { id: String },
     ListFiles { id: String },
@@ -161,13 +162,7 @@ fn sandbox_part(method: &Method, id: &str, rest: &[&str]) -> Option<Result<Route
             (process, None) => get.then_some(Route::GetProcess { id, process }),
             (process, Some("write")) => post.then_some(Route::ProcessInput { id, process }),
             (process, Some("signal")) => post.then_some(Route::ProcessSignal { id, process }),
-            (_, Some("resize")) => {
-                return Some(Err(Failure::new(
-                    Code::Unavailable,
-                    "this node has no terminals",
-                    "start the process without `pty`",
-                )));
-            }
+            (process, Some("resize")) => post.then_some(Route::ProcessResize { id, process }),
             _ => return None,
         },
         ["uploads"] => post.then_some(Route::BeginUpload { id }),

@@ -79,6 +79,8 @@ pub struct Plan<'a> {
     pub open_files: (u64, u64),
     /// How readily it is killed for memory.
     pub oom_score_adj: &'a CStr,
+    /// Its standard input is a terminal that becomes its session's own.
+    pub has_terminal: bool,
 }
 
 /// The raw forms that the child uses.
@@ -175,7 +177,7 @@ fn prepare_and_exec(raw: &Raw<'_>, in_cgroup: bool) -> Step {
     }
     // Best effort: only raising the score is always allowed.
     write_file(libc::AT_FDCWD, c"/proc/self/oom_score_adj", plan.oom_score_adj);
-    if !reset(plan) || !place_stdio(plan) {
+    if !reset(plan) || !place_stdio(plan) || !take_terminal(plan) {
         return Step::Setup;
     }
     if !become_user(plan) {
@@ -229,6 +231,12 @@ fn place_stdio(plan: &Plan<'_>) -> bool {
     unsafe { libc::syscall(libc::SYS_close_range, STDIO_COPY_MIN, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     // SAFETY: replaces descriptors of the child alone, which runs no code that owns them.
     copies.iter().zip(0..).all(|(copy, number)| *copy >= 0 && unsafe { libc::dup2(*copy, number) } == number)
+}
+
+/// The session is new, so it has none yet, and the terminal is nobody's.
+fn take_terminal(plan: &Plan<'_>) -> bool {
+    // SAFETY: TIOCSCTTY takes a plain number (ioctl_tty(2)): 0, take it from nobody.
+    !plan.has_terminal || unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) } == 0
 }
 
 /// By raw calls: the C library's versions try to change every thread that the parent had.

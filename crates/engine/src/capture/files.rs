@@ -93,6 +93,10 @@ pub(crate) fn describe(
     };
     match file_type {
         0o020_000 if DEVICES.contains(&file.path.as_slice()) => return Ok(file),
+        0o020_000 if shown.starts_with("/dev/pts/") => {
+            let hint = "end what runs on a terminal (`branchbox ps` shows it), and try again";
+            return Err(handle.refuse("terminals are not captured yet", hint));
+        }
         0o020_000 => {
             return Err(handle.refuse(format!("the device {shown} is not captured"), "end the process and try again"));
         }

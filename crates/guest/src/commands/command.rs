@@ -7,7 +7,7 @@ use super::group::Group;
 use super::input::Input;
 use super::output::Output;
 use branchbox_model::ExecId;
-use branchbox_protocol::guest::{ExecInfo, ExecState, Stream};
+use branchbox_protocol::guest::{ExecInfo, ExecState, PtySize, Stream};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -55,6 +55,8 @@ pub struct Command {
     pub ran_before: Duration,
     /// When it ended, and how long it had run.
     pub ended: Option<(u64, Duration)>,
+    /// The size of its terminal, if it has one: then both its pipes are that one's master.
+    pub pty: Option<PtySize>,
     /// Its input.
     pub input: Input,
     /// Its pipes.
@@ -125,6 +127,7 @@ impl Command {
             ended_ms: self.ended.map(|(ended_ms, _)| ended_ms),
             timeout_ms: given.timeout_ms,
             duration_ms: u64::try_from(ran.as_millis()).unwrap_or(u64::MAX),
+            pty: self.pty,
             stdin_open: self.input.is_open(),
             stdin_offset: self.input.accepted(),
             output_bytes: self.output.end(),

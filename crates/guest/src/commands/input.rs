@@ -11,7 +11,12 @@ pub struct Input {
     pending: VecDeque<u8>,
     accepted: u64,
     eof: bool,
+    is_terminal: bool,
+    has_told_end: bool,
 }
+
+/// What says the end of input on a terminal (termios(3), VEOF), where there is nothing to close.
+const END_OF_TRANSMISSION: u8 = 4;
 
 /// More input for a command that takes none.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,9 +25,15 @@ pub struct Closed;
 impl Input {
     /// Takes over the guest's end of the pipe, with what was accepted and not yet written.
     pub fn new(pipe: Option<OwnedFd>, pending: Vec<u8>, accepted: u64, eof: bool) -> Self {
-        let mut input = Self { pipe, pending: pending.into(), accepted, eof };
+        let mut input = Self { pipe, pending: pending.into(), accepted, eof, ..Self::default() };
         input.close_if_done();
         input
+    }
+
+    /// Its pipe is the master of a terminal.
+    pub fn on_terminal(mut self) -> Self {
+        self.is_terminal = true;
+        self
     }
 
     /// More may come.
@@ -102,9 +113,15 @@ impl Input {
     }
 
     fn close_if_done(&mut self) {
-        if self.eof && self.pending.is_empty() {
-            self.pipe = None;
+        if !self.eof || !self.pending.is_empty() || self.pipe.is_none() {
+            return;
         }
+        if self.is_terminal && !self.has_told_end {
+            self.has_told_end = true;
+            self.pending.push_back(END_OF_TRANSMISSION);
+            return self.write();
+        }
+        self.pipe = None;
     }
 }
 

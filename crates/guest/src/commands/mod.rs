@@ -9,11 +9,12 @@ mod input;
 mod output;
 mod saved;
 mod start;
+mod terminal;
 
 use branchbox_model::ExecId;
 use branchbox_protocol::guest::{
-    ENDED_KEPT, ExecInfo, ExecState, GuestConfig, GuestError, GuestState, OUTPUT_KEPT_BYTES, RUNNING_MAX, Reply,
-    STDIN_PENDING_BYTES_MAX, SpawnSpec, Stream,
+    ENDED_KEPT, ExecInfo, ExecState, GuestConfig, GuestError, GuestState, OUTPUT_KEPT_BYTES, PtySize, RUNNING_MAX,
+    Reply, STDIN_PENDING_BYTES_MAX, SpawnSpec, Stream,
 };
 use command::{ATTACHED_GRACE, Command, Phase};
 use group::Group;
@@ -22,6 +23,7 @@ use rustix::process::{WaitOptions, wait};
 use start::Surroundings;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+pub use terminal::TERM;
 
 /// Kept output of all commands together, and their pending input: what one may keep shrinks when there are many.
 const KEPT_TOTAL_BYTES: usize = 32 * 1024 * 1024;
@@ -180,6 +182,26 @@ impl Table {
             command.kill()
         } else {
             command.signal(signal)
+        }
+        Ok(command.info(Instant::now()))
+    }
+
+    /// Gives a command's terminal another size.
+    ///
+    /// # Errors
+    /// [`GuestError::NoSuchExec`]; [`GuestError::BadCall`] for a command without one, or a size that none has.
+    pub fn resize(&mut self, exec: ExecId, size: PtySize) -> Result<ExecInfo, GuestError> {
+        let command = self.get_mut(exec)?;
+        match (command.pty, command.pipe(Stream::Stdout)) {
+            (None, _) => return Err(GuestError::BadCall(format!("{exec} has no terminal"))),
+            // One that has ended shows the size it had.
+            (Some(_), None) => {}
+            (Some(_), Some(master)) => {
+                terminal::resize(master, size).map_err(|error| {
+                    GuestError::BadCall(format!("the terminal of {exec} cannot be resized: {error}"))
+                })?;
+                command.pty = Some(size);
+            }
         }
         Ok(command.info(Instant::now()))
     }

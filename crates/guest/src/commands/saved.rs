@@ -66,6 +66,7 @@ pub fn load(
         (true, None) => return Err(bad("it runs and has no process")),
     };
     let ran = Duration::from_millis(saved.info.duration_ms);
+    let input = Input::new(stdin, saved.stdin_pending, saved.info.stdin_offset, saved.stdin_eof);
     Ok(Command {
         pid: saved.info.pid,
         phase,
@@ -75,7 +76,8 @@ pub fn load(
         since: now,
         ran_before: ran,
         ended: saved.info.ended_ms.filter(|_| !running).map(|ended_ms| (ended_ms, ran)),
-        input: Input::new(stdin, saved.stdin_pending, saved.info.stdin_offset, saved.stdin_eof),
+        input: if saved.info.pty.is_some() { input.on_terminal() } else { input },
+        pty: saved.info.pty,
         stdout,
         stderr,
         output,

@@ -4,10 +4,11 @@ use super::command::{Command, Given, Phase, wall_ms};
 use super::group::Group;
 use super::input::Input;
 use super::output::Output;
+use super::terminal::Terminal;
 use crate::programs::{self, Ending};
 use crate::{environment, text, users};
 use branchbox_model::ExecId;
-use branchbox_protocol::guest::{GuestConfig, GuestError, STDIN_PENDING_BYTES_MAX, SpawnSpec, Stdin, Stream};
+use branchbox_protocol::guest::{GuestConfig, GuestError, PtySize, STDIN_PENDING_BYTES_MAX, SpawnSpec, Stdin, Stream};
 use branchbox_sys::spawn::{Plan, SpawnError, spawn};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -53,7 +54,11 @@ pub fn start(exec: ExecId, mut spec: SpawnSpec, around: &Surroundings<'_>) -> Re
     let missing = |error: io::Error| GuestError::BadCall(format!("cannot prepare the command: {error}"));
     let group = Group::create(around.cgroup, exec).map_err(missing)?;
     let stdin = std::mem::replace(&mut spec.stdin, Stdin::Null);
-    let pipes = match Pipes::make(&stdin) {
+    let made = match spec.pty {
+        Some(size) => Pipes::of_terminal(size, spec.user.0),
+        None => Pipes::make(&stdin),
+    };
+    let pipes = match made {
         Ok(pipes) => pipes,
         Err(error) => {
             let _ = group.remove(around.cgroup);
@@ -62,16 +67,20 @@ pub fn start(exec: ExecId, mut spec: SpawnSpec, around: &Surroundings<'_>) -> Re
     };
     let started = run(&spec, &group, &pipes, around);
     let (accepted, pending, eof) = match stdin {
+        // Somebody may type at a terminal whenever he likes.
+        Stdin::Null if spec.pty.is_some() => (0, Vec::new(), false),
         Stdin::Null => (0, Vec::new(), true),
         Stdin::Bytes(bytes) => (bytes.len() as u64, bytes, true),
         Stdin::Pipe => (0, Vec::new(), false),
     };
+    let spec_has_terminal = spec.pty.is_some();
     let mut command = record(exec, spec, group);
-    command.input = Input::new(pipes.input, pending, accepted, eof);
+    let input = Input::new(pipes.input, pending, accepted, eof);
+    command.input = if spec_has_terminal { input.on_terminal() } else { input };
     match started {
         Ok(pid) => {
             command.pid = pid;
-            (command.stdout, command.stderr) = (Some(pipes.stdout), Some(pipes.stderr));
+            (command.stdout, command.stderr) = (Some(pipes.stdout), pipes.stderr);
             command.input.write();
         }
         Err((pid, ending)) => {
@@ -128,6 +137,7 @@ fn record(exec: ExecId, mut spec: SpawnSpec, group: Group) -> Command {
         since: now,
         ran_before: Duration::ZERO,
         ended: None,
+        pty: spec.pty,
         input: Input::default(),
         stdout: None,
         stderr: None,
@@ -146,10 +156,23 @@ struct Pipes {
     child_stderr: OwnedFd,
     input: Option<OwnedFd>,
     stdout: OwnedFd,
-    stderr: OwnedFd,
+    /// A terminal has one stream.
+    stderr: Option<OwnedFd>,
 }
 
 impl Pipes {
+    fn of_terminal(size: PtySize, uid: u32) -> io::Result<Self> {
+        let Terminal { master, slave } = Terminal::open(size, uid)?;
+        Ok(Self {
+            child_stdout: slave.try_clone()?,
+            child_stderr: slave.try_clone()?,
+            stdin: slave,
+            input: Some(master.try_clone()?),
+            stdout: master,
+            stderr: None,
+        })
+    }
+
     fn make(stdin: &Stdin) -> io::Result<Self> {
         let (stdin, input) = match stdin {
             Stdin::Null => (rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?, None),
@@ -163,7 +186,7 @@ impl Pipes {
         let (stderr, child_stderr) = pipe_with(PipeFlags::CLOEXEC)?;
         make_nonblocking(&stdout)?;
         make_nonblocking(&stderr)?;
-        Ok(Self { stdin, child_stdout, child_stderr, input, stdout, stderr })
+        Ok(Self { stdin, child_stdout, child_stderr, input, stdout, stderr: Some(stderr) })
     }
 }
 
@@ -197,6 +220,7 @@ fn run(spec: &SpawnSpec, group: &Group, pipes: &Pipes, around: &Surroundings<'_>
         env: &env,
         open_files: around.open_files,
         oom_score_adj: OOM_SCORE_ADJ,
+        has_terminal: spec.pty.is_some(),
     };
     spawn(&plan).map_err(|error| match error {
         SpawnError::Clone(source) => (0, programs::no_process(&source)),

@@ -145,6 +145,7 @@ pub fn argv(argv: &[&str]) -> SpawnSpec {
         env_clear: false,
         user: (1000, 1000),
         stdin: Stdin::Null,
+        pty: None,
         timeout_ms: None,
         display: argv.join(" "),
         tag: "t".into(),

@@ -100,6 +100,7 @@ fn info(exec: u64, state: ExecState, pid: i32) -> ExecInfo {
         ended_ms: (state != ExecState::Running).then_some(exec),
         timeout_ms: None,
         duration_ms: 5000,
+        pty: None,
         stdin_open: false,
         stdin_offset: 3,
         output_bytes: 10,

@@ -272,6 +272,7 @@ impl Guest {
             env_clear: false,
             user,
             stdin: Stdin::Null,
+            pty: None,
             timeout_ms: None,
             display: script.into(),
             tag: String::new(),
