@@ -372,6 +372,8 @@ pub struct SandboxInfo {
     pub env_names: Vec<String>,
     pub charged_micros: u64,
     pub held_micros: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_restored: Option<bool>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub replayed: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -63,6 +63,7 @@ pub fn sandbox(name: Option<&str>, labels: &[(&str, &str)]) -> SandboxRecord {
             settings: BTreeMap::new(),
             paused: None,
             session: None,
+            memory_restored: None,
         },
     }
 }

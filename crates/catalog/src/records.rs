@@ -63,6 +63,9 @@ pub struct SandboxDetail {
     /// The stretch of running that its keeper counts; `None` while it does not run.
     #[serde(default)]
     pub session: Option<Session>,
+    /// Whether its last start brought its memory back; `None` before it was ever woken or restarted.
+    #[serde(default)]
+    pub memory_restored: Option<bool>,
 }
 
 /// A port that is shared over HTTP.
@@ -144,7 +147,7 @@ pub struct SnapshotDetail {
     pub ready: Option<Timestamp>,
     /// Days it is kept; `None` is until deleted.
     pub retention_days: Option<u32>,
-    /// Bytes of memory and records.
+    /// Bytes that it keeps beyond what an earlier snapshot keeps; `None` until they are counted.
     pub stored_bytes: Option<u64>,
     /// Why it failed.
     pub error: Option<String>,

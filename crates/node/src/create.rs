@@ -187,6 +187,7 @@ fn plan(
             previews: BTreeMap::new(),
             paused: None,
             session: None,
+            memory_restored: None,
             settings: kept_settings(&CreateSettings {
                 auto_wake: request.auto_wake,
                 persistent: request.persistent,

@@ -9,13 +9,14 @@ use crate::error::NodeError;
 use crate::info;
 use crate::live::Live;
 use crate::node::{Inner, Node};
+use crate::pause;
 use crate::snapshots;
 use branchbox_api::{ForkAnswer, ForkRequest};
 use branchbox_catalog::{Catalog, SandboxRecord, SnapshotRecord};
 use branchbox_model::{SandboxId, SandboxState, SnapshotMode, SpecError, Timestamp, names};
 use branchbox_protocol::keeper::{CaptureReport, Note, Running};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 /// A copy with its slot.
@@ -43,7 +44,7 @@ async fn fork(
     live.check_capturable(SnapshotMode::Memory).await?;
     let source = live.record();
     let mut snapshot = snapshots::new_record(inner, &source, SnapshotMode::Memory, !request.keep_snapshot);
-    let copies = reserve(inner, plan(&source, &snapshot, request)?).await?;
+    let copies = reserve(inner, plan(&source, &snapshot, request, inner.config.second)?).await?;
     let report = match capture(inner, live, &mut snapshot).await {
         Ok(report) => report,
         Err(error) => {
@@ -77,6 +78,7 @@ fn plan(
     source: &SandboxRecord,
     snapshot: &SnapshotRecord,
     request: &ForkRequest,
+    second: Duration,
 ) -> Result<Vec<SandboxRecord>, NodeError> {
     let now = Timestamp::now();
     let copy = |name| {
@@ -94,6 +96,9 @@ fn plan(
         record.detail.ready = None;
         record.detail.paused = None;
         record.detail.session = None;
+        record.detail.memory_restored = None;
+        // As long as the source's, counted from now: the source's own may be over.
+        pause::begin_time_limit(&mut record, None, second);
         record.detail.stop_reason = None;
         record.detail.stopped = None;
         record.detail.last_active = now;
@@ -190,6 +195,8 @@ mod tests {
     use branchbox_catalog::contract;
     use std::collections::BTreeMap;
 
+    const SECOND: Duration = Duration::from_secs(1);
+
     #[test]
     fn copies_are_named_after_the_request() {
         let request =
@@ -206,12 +213,13 @@ mod tests {
     fn a_copy_has_no_name_unless_given_and_keeps_labels_unless_given() {
         let source = contract::sandbox(Some("web"), &[("a", "b")]);
         let snapshot = contract::snapshot(&source.id, true);
-        let copies = plan(&source, &snapshot, &ForkRequest { count: Some(2), ..ForkRequest::default() }).expect("plan");
+        let copies =
+            plan(&source, &snapshot, &ForkRequest { count: Some(2), ..ForkRequest::default() }, SECOND).expect("plan");
         assert_eq!(copies.len(), 2);
         assert_ne!(copies[0].id, copies[1].id);
         assert_eq!((copies[0].name.as_ref(), &copies[0].labels), (None, &source.labels));
         assert_eq!(copies[0].detail.forked_from.as_ref(), Some(&source.id));
         let request = ForkRequest { labels: Some(BTreeMap::new()), ..ForkRequest::default() };
-        assert!(plan(&source, &snapshot, &request).expect("plan")[0].labels.is_empty());
+        assert!(plan(&source, &snapshot, &request, SECOND).expect("plan")[0].labels.is_empty());
     }
 }

@@ -59,10 +59,8 @@ pub(crate) fn auto_wake(record: &SandboxRecord) -> bool {
 
 /// After how many seconds without use it is paused; `None` is never.
 pub(crate) fn idle_seconds(record: &SandboxRecord) -> Option<u64> {
-    let kept = &record.detail.settings;
-    let persistent = kept.get(settings::PERSISTENT).and_then(Value::as_bool).unwrap_or(false);
-    let seconds = kept.get(settings::IDLE).and_then(Value::as_u64).unwrap_or(u64::from(IDLE_SECONDS_DEFAULT));
-    (seconds > 0 && !persistent).then_some(seconds)
+    let asked = record.detail.settings.get(settings::IDLE).and_then(Value::as_u64);
+    Some(asked.unwrap_or(u64::from(IDLE_SECONDS_DEFAULT))).filter(|seconds| *seconds > 0)
 }
 
 /// Shorter idle times than the shortest are raised to it; 0 is never.
@@ -118,6 +116,7 @@ pub(crate) fn sandbox(record: &SandboxRecord) -> SandboxInfo {
         env_names: detail.env.keys().cloned().collect(),
         charged_micros: 0,
         held_micros: 0,
+        memory_restored: detail.memory_restored,
         replayed: false,
         reused: false,
         timings: None,
@@ -152,15 +151,16 @@ pub(crate) fn snapshot(record: &SnapshotRecord) -> SnapshotInfo {
         error: detail.error.clone(),
         created_at: record.created,
         ready_at: detail.ready,
-        expires_at: expires(record),
+        expires_at: expires(record, Duration::from_secs(1)),
         timings: None,
         notes: Vec::new(),
     }
 }
 
 /// When a snapshot's retention ends.
-pub(crate) fn expires(record: &SnapshotRecord) -> Option<Timestamp> {
-    record.detail.retention_days.map(|days| record.created.plus_seconds(i64::from(days) * 86_400))
+pub(crate) fn expires(record: &SnapshotRecord, second: Duration) -> Option<Timestamp> {
+    let days = record.detail.retention_days?;
+    Some(after(record.created, u64::from(days).saturating_mul(DAY_SECONDS), second))
 }
 
 /// Rules of a node without a gateway: nothing leaves. `enforced` is what the keeper found by looking.

@@ -17,8 +17,12 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Between two rounds.
-const ROUND: Duration = Duration::from_secs(10);
+/// Seconds between two rounds.
+const ROUND_SECONDS: u32 = 10;
+/// Rounds are not closer than this, however short the node's seconds are.
+const ROUND_MIN: Duration = Duration::from_millis(200);
+/// Of a processor's time in a round, this part (one in ...) is use: less is what timers of waiting programs take.
+const BUSY_PART: u64 = 50;
 /// How long an idempotency key's answer is kept.
 const ANSWERS_KEPT_SECONDS: i64 = 24 * 3600;
 /// Snapshots looked at in one round.
@@ -26,10 +30,12 @@ const SNAPSHOTS_MAX: u32 = 10_000;
 
 /// Runs until the node goes down.
 pub(crate) async fn run(node: Weak<Inner>, mut closing: watch::Receiver<bool>) {
+    let Some(second) = node.upgrade().map(|inner| inner.config.second) else { return };
+    let round = (second * ROUND_SECONDS).max(ROUND_MIN);
     loop {
         tokio::select! {
             _ = closing.wait_for(|closing| *closing) => return,
-            () = tokio::time::sleep(ROUND) => {}
+            () = tokio::time::sleep(round) => {}
         }
         let Some(inner) = node.upgrade() else { return };
         all(&inner).await;
@@ -59,6 +65,9 @@ pub(crate) async fn record(inner: &Inner, live: &Live, usage: keeper::Usage) {
     let mut metered = live.metered.lock().await;
     let Some(session) = live.record().detail.session else { return };
     let more = difference(*metered, session, Timestamp::now(), usage);
+    if is_busy(more) {
+        live.touch();
+    }
     match inner.catalog.add_usage(&live.id, more).await {
         Ok(()) => {
             metered.running_ms += more.running_ms;
@@ -67,6 +76,11 @@ pub(crate) async fn record(inner: &Inner, live: &Live, usage: keeper::Usage) {
         }
         Err(error) => tracing::error!(sandbox = %live.id, %error, "its use could not be recorded yet"),
     }
+}
+
+/// Whether something in it computed, although nobody asked for anything.
+fn is_busy(more: Usage) -> bool {
+    more.cpu_us > 0 && more.cpu_us >= more.running_ms.saturating_mul(1000) / BUSY_PART
 }
 
 fn difference(metered: Usage, session: Session, now: Timestamp, usage: keeper::Usage) -> Usage {
@@ -81,11 +95,11 @@ fn difference(metered: Usage, session: Session, now: Timestamp, usage: keeper::U
 
 /// Removes snapshots whose retention is over, and old answers.
 async fn forget_old(inner: &Inner) -> Result<(), NodeError> {
-    let now = Timestamp::now();
+    let (now, second) = (Timestamp::now(), inner.config.second);
     inner.catalog.forget_answers(now.plus_seconds(-ANSWERS_KEPT_SECONDS)).await?;
     let filter = SnapshotFilter { limit: SNAPSHOTS_MAX, ..SnapshotFilter::default() };
     for record in inner.catalog.snapshots(&filter).await? {
-        let over = info::expires(&record).is_some_and(|end| end <= now);
+        let over = info::expires(&record, second).is_some_and(|end| end <= now);
         if over && record.state != SnapshotState::Capturing {
             snapshots::remove(inner, &record.id).await?;
         }
@@ -110,6 +124,8 @@ mod tests {
         let metered = Usage { running_ms: 3000, cpu_us: 500, memory_mib_ms: 6007 };
         let more = difference(metered, second, Timestamp(91_000), keeper::Usage { cpu_us: 20, ..usage });
         assert_eq!(more, Usage { running_ms: 1000, cpu_us: 20, memory_mib_ms: 3000 });
+        let computed = |cpu_us| is_busy(Usage { running_ms: 10_000, cpu_us, memory_mib_ms: 0 });
+        assert!(computed(300_000) && !computed(5_000) && !is_busy(Usage::default()));
         let ahead = Usage { running_ms: 9000, cpu_us: 900, memory_mib_ms: 0 };
         assert_eq!(
             difference(ahead, first, Timestamp(9_000), usage),

@@ -45,6 +45,8 @@ pub(crate) struct Inner {
     live: Mutex<HashMap<SandboxId, Arc<Live>>>,
     /// Held for reading while a sandbox starts from a snapshot, for writing while its files go.
     snapshots: Mutex<HashMap<SnapshotId, Arc<RwLock<()>>>>,
+    /// Held from the reading of a snapshot's record to the writing of it.
+    pub(crate) snapshot_records: tokio::sync::Mutex<()>,
     operations: Arc<Semaphore>,
     pub(crate) starts: Semaphore,
     closing: watch::Sender<bool>,
@@ -105,6 +107,7 @@ impl Node {
             driver,
             live: Mutex::default(),
             snapshots: Mutex::default(),
+            snapshot_records: tokio::sync::Mutex::default(),
             operations: Arc::new(Semaphore::new(OPERATIONS_MAX as usize)),
             starts: Semaphore::new(STARTS_MAX),
             closing: watch::Sender::new(false),

@@ -27,6 +27,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// An answer is not given before this, unless it is the last word: what is refused is refused by then.
+const WAIT_MIN: Duration = Duration::from_millis(250);
+
 impl Inner {
     /// A paused sandbox's memory and processes.
     pub(crate) fn paused_image(&self, live: &Live) -> PathBuf {
@@ -82,7 +85,7 @@ impl Node {
     ) -> Result<SandboxInfo, NodeError> {
         let node = self.clone();
         let mut task = tokio::spawn(async move { node.owned(work).await });
-        match tokio::time::timeout(wait, &mut task).await {
+        match tokio::time::timeout(wait.max(WAIT_MIN), &mut task).await {
             Ok(done) => done.unwrap_or(Err(NodeError::CutOff)).map(|record| info::sandbox(&record)),
             Err(_) => Ok(info::sandbox(&live.record())),
         }
@@ -227,6 +230,7 @@ async fn bring_up(
     let record = live
         .update(inner.catalog(), |record| {
             record.state = meanwhile;
+            record.detail.memory_restored = Some(meanwhile == SandboxState::Resuming);
             begin_time_limit(record, timeout_seconds, second);
         })
         .await?;
@@ -242,8 +246,8 @@ async fn bring_up(
     Ok(running)
 }
 
-/// A time limit counts anew from a wake and a restart; it is the asked one, or as long as it was.
-fn begin_time_limit(record: &mut SandboxRecord, asked: Option<u32>, second: Duration) {
+/// A time limit counts anew from a wake, a restart and a fork; it is the asked one, or as long as it was.
+pub(crate) fn begin_time_limit(record: &mut SandboxRecord, asked: Option<u32>, second: Duration) {
     let kept = &mut record.detail.settings;
     let Some(old) = kept.get(settings::TIMEOUT).and_then(serde_json::Value::as_u64) else { return };
     let seconds = asked.map_or(old, u64::from);
@@ -265,6 +269,7 @@ async fn give_up(inner: &Arc<Inner>, live: &Live, before: &SandboxRecord) {
         record.detail.session = None;
         record.detail.settings.clone_from(&before.detail.settings);
         record.detail.root.clone_from(&before.detail.root);
+        record.detail.memory_restored = before.detail.memory_restored;
     })
     .await;
 }

@@ -5,7 +5,7 @@ use crate::create::micros;
 use crate::error::NodeError;
 use crate::info;
 use crate::live::Live;
-use crate::node::{Inner, Node};
+use crate::node::{Inner, Node, blocking, storage};
 use branchbox_api::{Page, SnapshotInfo, SnapshotRequest, Timings, UpdateSnapshotRequest};
 use branchbox_catalog::{Catalog, SandboxRecord, SnapshotDetail, SnapshotFilter, SnapshotRecord};
 use branchbox_model::{Coded, SnapshotId, SnapshotMode, SnapshotState, Timestamp};
@@ -53,29 +53,60 @@ pub(crate) async fn take(
     let report = capture::capture(inner, live, &record.id, record.detail.mode).await?;
     record.state = SnapshotState::Ready;
     record.detail.ready = Some(Timestamp::now());
-    record.detail.stored_bytes = Some(report.memory_bytes.saturating_add(report.record_bytes));
     if let Err(error) = inner.catalog.update_snapshot(record, None).await {
         capture::remove_files(inner, &record.id).await;
         return Err(error.into());
     }
     if !record.temporary {
-        tokio::spawn(sync_later(Arc::clone(inner), record.id.clone(), record.detail.mode));
+        let memory = report.memory_bytes.saturating_add(report.record_bytes);
+        tokio::spawn(finish_later(Arc::clone(inner), record.clone(), memory, live.record().detail.snapshot));
     }
     Ok(report)
 }
 
-async fn sync_later(inner: Arc<Inner>, id: SnapshotId, mode: SnapshotMode) {
-    let lock = inner.snapshot_lock(&id);
+/// What a snapshot can be started without: it is counted, and brought to the disk.
+async fn finish_later(inner: Arc<Inner>, record: SnapshotRecord, memory: u64, origin: Option<SnapshotId>) {
+    let id = &record.id;
+    let lock = inner.snapshot_lock(id);
     let _there = lock.read().await;
-    let synced = async {
-        capture::sync(&inner, &id, mode).await?;
-        let Some(mut record) = inner.catalog.snapshot(&id).await? else { return Ok(()) };
-        record.detail.synced = true;
-        Ok(inner.catalog.update_snapshot(&record, None).await?)
+    match own_bytes(&inner, &record, origin).await {
+        Ok(files) => {
+            let stored = memory.saturating_add(files);
+            note(&inner, id, |detail| detail.stored_bytes = Some(stored)).await;
+        }
+        Err(error) => tracing::warn!(snapshot = %id, %error, "what it keeps could not be counted"),
+    }
+    match capture::sync(&inner, id, record.detail.mode).await {
+        Ok(()) => note(&inner, id, |detail| detail.synced = true).await,
+        Err(error) => tracing::warn!(snapshot = %id, %error, "it may not survive a power cut"),
+    }
+}
+
+/// Bytes of a snapshot's files that neither the source's last snapshot nor the one it started from keeps.
+async fn own_bytes(inner: &Inner, record: &SnapshotRecord, origin: Option<SnapshotId>) -> Result<u64, NodeError> {
+    let ready = SnapshotFilter {
+        source: Some(record.source.clone()),
+        state: Some(SnapshotState::Ready),
+        after: Some(record.id.clone()),
+        limit: 1,
+        ..SnapshotFilter::default()
     };
-    if let Err(error) = synced.await {
-        let error: NodeError = error;
-        tracing::warn!(snapshot = %id, %error, "it may not survive a power cut");
+    let last = inner.catalog.snapshots(&ready).await?.into_iter().map(|earlier| earlier.id);
+    let others: Vec<String> = last.chain(origin).map(|id| id.to_string()).collect();
+    let (pool, id) = (inner.pool()?, record.id.clone());
+    blocking(move || pool.own_bytes(id.as_str(), &others).map_err(|error| storage("count a layer", &error))).await
+}
+
+/// Changes a snapshot's record, if it is still there.
+async fn note(inner: &Inner, id: &SnapshotId, change: impl FnOnce(&mut SnapshotDetail)) {
+    let _one = inner.snapshot_records.lock().await;
+    let noted = async {
+        let Some(mut record) = inner.catalog.snapshot(id).await? else { return Ok(()) };
+        change(&mut record.detail);
+        inner.catalog.update_snapshot(&record, None).await
+    };
+    if let Err(error) = noted.await {
+        tracing::warn!(snapshot = %id, %error, "what became of it could not be noted");
     }
 }
 
@@ -159,6 +190,7 @@ impl Node {
     /// # Errors
     /// [`NodeError`].
     pub async fn update_snapshot(&self, id: &str, request: UpdateSnapshotRequest) -> Result<SnapshotInfo, NodeError> {
+        let _one = self.inner.snapshot_records.lock().await;
         let mut record = self.snapshot_record(id).await?;
         if let Some(name) = request.name {
             record.name = name;
@@ -175,6 +207,7 @@ impl Node {
     /// # Errors
     /// [`NodeError`].
     pub async fn extend_snapshot(&self, id: &str, days: u32) -> Result<SnapshotInfo, NodeError> {
+        let _one = self.inner.snapshot_records.lock().await;
         let mut record = self.snapshot_record(id).await?;
         record.detail.retention_days = Some(days);
         self.inner.catalog.update_snapshot(&record, None).await?;
@@ -194,7 +227,9 @@ impl Node {
         let inner = Arc::clone(&self.inner);
         let removed = record.clone();
         self.owned(async move {
+            let one = inner.snapshot_records.lock().await;
             inner.catalog.update_snapshot(&removed, None).await?;
+            drop(one);
             remove(&inner, &removed.id).await
         })
         .await?;

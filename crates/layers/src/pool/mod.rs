@@ -7,6 +7,7 @@
 //! leaves nothing half removed under its name; the next open empties it.
 
 mod loop_file;
+mod own;
 mod trash;
 
 use crate::capture::PARTIAL;
@@ -327,6 +328,16 @@ impl Pool {
     pub fn layer_bytes(&self, name: &str) -> Result<u64, LayerError> {
         let path = self.layer_path(name)?;
         disk_bytes(&path).map_err(LayerError::directory(&path))
+    }
+
+    /// Bytes on disk of the files of a layer that the others do not keep as well. A file that has changed counts whole.
+    ///
+    /// # Errors
+    /// [`LayerError`].
+    pub fn own_bytes(&self, name: &str, others: &[String]) -> Result<u64, LayerError> {
+        let path = self.layer_path(name)?;
+        let others = others.iter().map(|other| self.layer_path(other)).collect::<Result<Vec<_>, _>>()?;
+        own::bytes(&path, &others).map_err(LayerError::directory(&path))
     }
 
     /// Names of the layers there are, for the collection of those nobody knows.
