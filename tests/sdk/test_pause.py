@@ -115,7 +115,7 @@ def test_a_pause_that_is_refused_leaves_it_running(sandbox):
 
 def test_back_to_back_the_state_is_always_the_truth(runtime, sandbox):
     sandbox.exec("echo 0 > n")
-    for number in range(1, 41):
+    for number in range(1, 101):
         sandbox.pause()
         assert runtime.sandboxes.get(sandbox.id).state == "paused"
         assert sandbox.exec(f"n=$(cat n); echo $((n+1)) | tee n").stdout == f"{number}\n"

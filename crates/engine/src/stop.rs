@@ -211,7 +211,9 @@ impl Stopped {
                 continue;
             }
             if purpose == Purpose::Capture && ended_leader(tid, &tasks) {
-                blocker = Some(Err(refusal(tid, "an ended first thread", "a process without it cannot be made again")));
+                let why = "a process without it cannot be made again";
+                // A process that is ending is in this state too, until its other threads have ended.
+                blocker = Some(Err(refusal(tid, "an ended first thread", why).passing()));
                 continue;
             }
             match tracer(tid, &tasks)? {

@@ -131,8 +131,7 @@ impl Inside {
     /// The kernel's.
     pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let receive = || Ok(rustix::net::recv(&self.stream, &mut *buffer, RecvFlags::DONTWAIT)?.0);
-        let mut receive = receive;
-        self.stream.async_io(Interest::READABLE, || receive()).await
+        self.stream.async_io(Interest::READABLE, receive).await
     }
 
     /// Sends all of it.

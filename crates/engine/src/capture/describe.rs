@@ -57,7 +57,9 @@ pub(crate) fn process(context: &Context<'_>, member: &Member) -> Result<Process,
             "an ended first thread",
             "a process whose first thread has ended cannot be made again",
             "end it",
-        ));
+        )
+        // A process that is ending is in this state too, until its other threads have ended.
+        .passing());
     }
     process.life = tasks[0].group_stop.map_or(Life::Alive, Life::Stopped);
     let timers = posix_timers(member).map_err(failed("timers"))?;
