@@ -1,5 +1,6 @@
 """Pause, wake, restart: nothing runs on, nothing is lost, and requests wake what sleeps."""
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.wait import until
@@ -145,6 +146,24 @@ def test_get_or_create_brings_back_the_holder_of_the_name(runtime):
         sandbox.stop()
         started = runtime.sandboxes.get_or_create("holder")
         assert (started.id, started.state, started.exec("cat mine").stdout) == (sandbox.id, "running", "mine\n")
+
+
+def test_get_or_create_at_once_makes_one(runtime):
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: runtime.sandboxes.get_or_create("one"), range(8)))
+    assert len({sandbox.id for sandbox in found}) == 1 and {sandbox.state for sandbox in found} == {"running"}
+    assert sorted(bool(sandbox.info.get("reused")) for sandbox in found) == [False] + [True] * 7
+    found[0].delete()
+
+
+def test_a_sandbox_kept_alive_outlives_its_time_limit(runtime):
+    with runtime.sandboxes.create(timeout_seconds=60) as sandbox:
+        end = sandbox.info["endsAt"]
+        stop = sandbox.keep_alive(margin_seconds=600)
+        try:
+            until(lambda: runtime.sandboxes.get(sandbox.id).info["endsAt"] > end, what="the limit moves")
+        finally:
+            stop()
 
 
 def test_a_paused_source_is_forked_and_saved_and_stays_paused(runtime, zoo, sandbox):

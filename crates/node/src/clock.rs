@@ -20,8 +20,10 @@ use tokio::sync::watch;
 
 /// Between two looks; a time limit is kept to this.
 const ROUND: Duration = Duration::from_millis(500);
-/// How many seconds after a refused idle pause the next is tried.
+/// How many seconds after a refused idle pause the next is tried; twice as long after each that follows.
 const REFUSED_SECONDS: u64 = 300;
+/// How often that time is doubled.
+const REFUSED_DOUBLINGS_MAX: u32 = 5;
 
 /// Sandboxes that something is being done to already.
 type Busy = Arc<Mutex<HashSet<branchbox_model::SandboxId>>>;
@@ -100,8 +102,11 @@ async fn idle(inner: &Arc<Inner>, live: &Arc<Live>) -> Result<(), NodeError> {
         return Ok(());
     }
     let paused = pause::pause(inner, live, StopReason::Idle).await;
-    if paused.is_err() {
-        let later = info::after(Timestamp::now(), REFUSED_SECONDS, inner.config.second);
+    if paused.is_ok() {
+        live.refused.store(0, Ordering::Relaxed);
+    } else {
+        let doublings = live.refused.fetch_add(1, Ordering::Relaxed).min(REFUSED_DOUBLINGS_MAX);
+        let later = info::after(Timestamp::now(), REFUSED_SECONDS << doublings, inner.config.second);
         live.not_before.store(later.0, Ordering::Relaxed);
     }
     paused.map(drop)

@@ -11,8 +11,8 @@ use crate::node::{Inner, Node, blocking, storage};
 use branchbox_api::{CreateRequest, OnTimeout, SandboxInfo, Timings};
 use branchbox_catalog::{Catalog, Rules, SandboxDetail, SandboxRecord, Session, SnapshotRecord, Usage};
 use branchbox_model::{
-    DiskMib, IdRange, Limits, MemoryMib, SandboxId, SandboxState, SnapshotId, SnapshotMode, SnapshotState, SpecError,
-    StopReason, Timestamp, Vcpus,
+    Code, Coded, DiskMib, IdRange, Limits, MemoryMib, SandboxId, SandboxState, SnapshotId, SnapshotMode, SnapshotState,
+    SpecError, StopReason, Timestamp, Vcpus,
 };
 use branchbox_protocol::keeper::{KeeperConfig, Running, Start};
 use serde_json::{Value, json};
@@ -53,13 +53,22 @@ impl Node {
         extras: RootExtras,
         wait: Duration,
     ) -> Result<SandboxInfo, NodeError> {
-        let begun = Instant::now();
         refuse_unavailable(&request)?;
-        if request.get_or_create
-            && let Some(info) = self.reuse(&request, wait).await?
-        {
+        let Some(name) = request.name.clone().filter(|_| request.get_or_create) else {
+            return self.make(request, extras, wait).await;
+        };
+        if let Some(info) = self.reuse(&name, wait).await? {
             return Ok(info);
         }
+        match self.make(request, extras, wait).await {
+            // Another request was faster.
+            Err(taken) if taken.code() == Code::NameTaken => self.reuse(&name, wait).await?.ok_or(taken),
+            made => made,
+        }
+    }
+
+    async fn make(&self, request: CreateRequest, extras: RootExtras, wait: Duration) -> Result<SandboxInfo, NodeError> {
+        let begun = Instant::now();
         let node = self.clone();
         let (live, mut launched) = self
             .owned(async move {
@@ -86,8 +95,7 @@ impl Node {
     }
 
     /// The holder of the name, if there is one.
-    async fn reuse(&self, request: &CreateRequest, wait: Duration) -> Result<Option<SandboxInfo>, NodeError> {
-        let Some(name) = &request.name else { return Ok(None) };
+    async fn reuse(&self, name: &str, wait: Duration) -> Result<Option<SandboxInfo>, NodeError> {
         let Some(record) = self.inner.catalog.sandbox_by_name(name).await? else { return Ok(None) };
         let Some(live) = self.inner.find(&record.id) else { return Ok(None) };
         live.settle().await;

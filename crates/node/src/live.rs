@@ -9,7 +9,7 @@ use branchbox_catalog::{Catalog, SandboxRecord, Usage};
 use branchbox_model::{SandboxId, SandboxState, SnapshotMode, Timestamp};
 use branchbox_protocol::keeper::Running;
 use std::path::Path;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -78,6 +78,8 @@ pub(crate) struct Live {
     uses: AtomicU64,
     /// Until when an idle sandbox is left alone, because it could not be paused.
     pub(crate) not_before: AtomicI64,
+    /// Idle pauses in a row that failed.
+    pub(crate) refused: AtomicU32,
     /// What is in the catalog of its use already.
     pub(crate) metered: tokio::sync::Mutex<Usage>,
 }
@@ -90,6 +92,7 @@ impl Live {
             record: watch::Sender::new(record),
             uses: AtomicU64::new(0),
             not_before: AtomicI64::new(0),
+            refused: AtomicU32::new(0),
             machine: Mutex::new(None),
             change: tokio::sync::Mutex::new(()),
             capture: tokio::sync::Mutex::new(()),
