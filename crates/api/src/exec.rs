@@ -32,7 +32,7 @@ pub enum OutputEncoding {
 }
 
 /// Columns and rows of a terminal.
-const PTY_SIZE: std::ops::RangeInclusive<u32> = 1..=4096;
+pub const PTY_SIDE: std::ops::RangeInclusive<u32> = 1..=4096;
 
 /// A terminal's size in characters; also the body of `POST …/processes/{pid}:resize`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,12 +54,12 @@ impl PtySize {
         fields.finish(size)
     }
 
-    fn read(f: &mut Fields) -> Self {
+    pub(crate) fn read(f: &mut Fields) -> Self {
         let mut side = |name: &str| {
             if !f.has(name) {
                 f.issue(name, "is required");
             }
-            f.small_number(name, PTY_SIZE).and_then(|side| u16::try_from(side).ok()).unwrap_or(1)
+            f.small_number(name, PTY_SIDE).and_then(|side| u16::try_from(side).ok()).unwrap_or(1)
         };
         Self { cols: side("cols"), rows: side("rows") }
     }

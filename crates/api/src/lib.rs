@@ -21,7 +21,8 @@ mod socket;
 pub use error::{ErrorBody, ErrorInfo};
 pub use exec::{
     ExecRequest, ExecResult, InputAccepted, InputRequest, OutOfMemory, OutputAnswer, OutputChunk, OutputEncoding,
-    ProcessInfo, ProcessList, ProcessState, PtySize, SignalRequest, StreamEvent, TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX,
+    PTY_SIDE, ProcessInfo, ProcessList, ProcessState, PtySize, SignalRequest, StreamEvent, TIMEOUT_MS_DEFAULT,
+    TIMEOUT_MS_MAX,
 };
 pub use fields::{Fields, Issue, Issues};
 pub use files::{
@@ -41,7 +42,7 @@ pub use sandbox::{
     UpdateRequest, WakeRequest,
 };
 pub use snapshot::{Durability, ExtendSnapshotRequest, Shape, SnapshotInfo, SnapshotRequest, UpdateSnapshotRequest};
-pub use socket::{SocketEvent, TerminalSize, parse_resize};
+pub use socket::{SocketEvent, parse_resize};
 
 /// Most bytes of a JSON body: 1 MiB of standard input in base64, and the rest of the request.
 pub const JSON_BYTES_MAX: usize = 2 * 1024 * 1024;

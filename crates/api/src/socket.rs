@@ -1,11 +1,9 @@
 //! Text messages of the WebSockets: terminal and tunnel.
 
 use crate::error::ErrorInfo;
+use crate::exec::PtySize;
 use crate::fields::{Fields, Issues};
 use serde::{Deserialize, Serialize};
-
-/// Columns or rows of a terminal.
-const SIZE: std::ops::RangeInclusive<u32> = 1..=1000;
 
 /// What the server says as text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -30,30 +28,17 @@ pub enum SocketEvent {
     },
 }
 
-/// The size of a terminal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TerminalSize {
-    /// Columns.
-    pub cols: u16,
-    /// Rows.
-    pub rows: u16,
-}
-
-/// What a terminal's client says as text: `{"type":"resize","cols":80,"rows":24}`.
+/// Reads what a terminal's client says as text: `{"type":"resize","cols":80,"rows":24}`.
 ///
 /// # Errors
 /// Every issue with it.
-pub fn parse_resize(text: &[u8]) -> Result<TerminalSize, Issues> {
+pub fn parse_resize(text: &[u8]) -> Result<PtySize, Issues> {
     let mut fields = Fields::open(text)?;
+    if !fields.has("type") {
+        fields.issue("type", "is required");
+    }
     fields.word("type", &[("resize", ())]);
-    let mut side = |name| {
-        let number = fields.small_number(name, SIZE);
-        if number.is_none() {
-            fields.issue(name, "is required");
-        }
-        number.and_then(|number| u16::try_from(number).ok()).unwrap_or(1)
-    };
-    let size = TerminalSize { cols: side("cols"), rows: side("rows") };
+    let size = PtySize::read(&mut fields);
     fields.finish(size)
 }
 
@@ -73,7 +58,7 @@ mod tests {
     #[test]
     fn a_size_is_read_or_refused() {
         let size = parse_resize(br#"{"type":"resize","cols":120,"rows":40}"#);
-        assert_eq!(size, Ok(TerminalSize { cols: 120, rows: 40 }));
+        assert_eq!(size, Ok(PtySize { cols: 120, rows: 40 }));
         for bad in ["", "[]", r#"{"type":"resize"}"#, r#"{"type":"x","cols":1,"rows":1}"#, r#"{"cols":0,"rows":1}"#] {
             assert!(parse_resize(bad.as_bytes()).is_err(), "{bad}");
         }

@@ -171,6 +171,11 @@ impl Node {
         process.describe(&info).await
     }
 
+    /// As [`Node::spawn`], to be followed.
+    pub(crate) async fn start_process(&self, id: &str, request: ExecRequest) -> Result<Process, NodeError> {
+        Ok(self.start_command(id, request, Kind::Process).await?.0)
+    }
+
     /// Finds a command.
     ///
     /// # Errors
@@ -218,11 +223,11 @@ fn encoding_of(info: &ExecInfo) -> OutputEncoding {
     if info.tag == "base64" { OutputEncoding::Base64 } else { OutputEncoding::Utf8 }
 }
 
-fn has_ended(info: &ExecInfo) -> bool {
+pub(crate) fn has_ended(info: &ExecInfo) -> bool {
     info.state != ExecState::Running
 }
 
-fn exit_of(state: ExecState) -> (ProcessState, Option<i32>) {
+pub(crate) fn exit_of(state: ExecState) -> (ProcessState, Option<i32>) {
     match state {
         ExecState::Running => (ProcessState::Running, None),
         ExecState::Exited(code) => (ProcessState::Exited, Some(code)),
@@ -260,6 +265,10 @@ impl Process {
     #[must_use]
     pub fn id(&self) -> String {
         self.exec.to_string()
+    }
+
+    pub(crate) fn exec(&self) -> ExecId {
+        self.exec
     }
 
     /// What it was marked with at its start.

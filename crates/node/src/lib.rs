@@ -32,6 +32,7 @@ mod recover;
 mod snapshots;
 mod splitter;
 mod state_dir;
+mod terminal;
 mod uploads;
 
 pub use archives::{ARCHIVE_CHUNK_BYTES, Pack, Packing};
@@ -43,4 +44,5 @@ pub use node::Node;
 pub use peer::PeerError;
 pub use previews::{Refused, Visit};
 pub use reach::{Inside, Reach};
+pub use terminal::{Keyboard, Said, Screen};
 pub use uploads::UPLOAD_CHUNK_BYTES;

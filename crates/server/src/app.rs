@@ -5,7 +5,7 @@ use crate::idempotency::{self, Keyed, Running};
 use crate::previews;
 use crate::query::{Query, components};
 use crate::routes::{self, Route};
-use crate::sockets::{self, Places, tunnel};
+use crate::sockets::{self, Places, terminal, tunnel};
 use crate::{exec, files, sandboxes, snapshots};
 use axum::body::Body;
 use axum::extract::ws::WebSocketUpgrade;
@@ -36,6 +36,7 @@ pub(crate) enum Access {
 pub(crate) struct App {
     pub(crate) node: Node,
     running: Running,
+    pub(crate) terminals: Places,
     pub(crate) tunnels: Places,
     pub(crate) visits: Places,
     /// The TCP port of the API, where previews are too.
@@ -44,9 +45,10 @@ pub(crate) struct App {
 
 impl App {
     pub(crate) fn new(node: Node) -> Self {
+        let terminals = Places::new("terminals", terminal::OF_SANDBOX_MAX, terminal::OF_NODE_MAX);
         let tunnels = Places::new("tunnels", tunnel::OF_SANDBOX_MAX, tunnel::OF_NODE_MAX);
         let visits = Places::new("visits", previews::OF_PREVIEW_MAX, previews::OF_NODE_MAX);
-        Self { node, running: Running::default(), tunnels, visits, port: OnceLock::new() }
+        Self { node, running: Running::default(), terminals, tunnels, visits, port: OnceLock::new() }
     }
 }
 
@@ -192,6 +194,7 @@ async fn dispatch(app: &App, route: Route, asked: Asked) -> Answered {
         Route::Retention { id } => sandboxes::retention(node, &id, &asked).await,
         Route::GetNetwork { id } => Answer::ok(&node.network(&id).await?),
         Route::PutNetwork { id } => sandboxes::set_network(node, &id, &asked).await,
+        Route::Terminal { id } => terminal::open(app, &id, asked),
         Route::Tunnel { id } => tunnel::open(app, &id, asked),
         Route::SharePort { id } => previews::share(app, &id, &asked).await,
         Route::ListPreviews { id } => previews::list(app, &id),

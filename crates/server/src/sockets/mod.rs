@@ -5,6 +5,7 @@
 //! Messages are sent whole, never in fragments: small clients do not put fragments together. A ping goes out in silence;
 //! no answer to it is asked for, since a client may read only now and then.
 
+pub(crate) mod terminal;
 pub(crate) mod tunnel;
 
 use crate::answer::{Answer, Answered, Failure};
@@ -28,7 +29,6 @@ const PING_EVERY: Duration = Duration::from_secs(30);
 /// How long a client may take to take in the last message.
 const LAST_WORD_WAIT: Duration = Duration::from_secs(5);
 /// Close code: done.
-#[expect(dead_code, reason = "terminals, which come next, end normally")]
 const CLOSE_NORMAL: u16 = 1000;
 /// Close code: the server goes down, come back.
 const CLOSE_AWAY: u16 = 1001;
