@@ -7,6 +7,7 @@ import struct
 import threading
 
 import pytest
+from support.node import Node
 from support.wait import said, until
 from withruntime._errors import RuntimeError as SdkError
 
@@ -32,6 +33,18 @@ while True:
     while data := c.recv(65536): seen.update(data)
     c.sendall(seen.hexdigest().encode()); c.close()
 """
+
+
+@pytest.fixture
+def quick():
+    """A node whose seconds are short."""
+    with Node(words=["--second-us", "20000"]) as node:
+        yield node
+
+
+def state_of(node, sandbox) -> str:
+    """As it is, without using it."""
+    return node.raw("GET", f"/v1/sandboxes/{sandbox.id}").json["state"]
 
 
 def start(sandbox, program: str, word: str = "listening"):
@@ -187,6 +200,28 @@ def test_a_stopped_sandbox_ends_its_tunnels(sandbox):
         sandbox.stop()
         assert connection.recv(1) == b""
         assert until(lambda: forward._mux.over, what="the tunnel has ended") == "the sandbox was stopped"
+
+
+def test_a_pause_ends_connections_and_the_next_one_wakes(sandbox):
+    start(sandbox, ECHO)
+    with sandbox.forward_port(7000, local_port=0) as forward:
+        with connect(forward) as held:
+            held.sendall(b"a")
+            assert held.recv(1) == b"a"
+            sandbox.pause()
+            assert held.recv(1) == b""
+        with connect(forward) as connection:
+            connection.sendall(b"b")
+            assert connection.recv(1) == b"b"
+        assert sandbox.refresh().state == "running"
+
+
+def test_an_open_tunnel_is_use(quick):
+    used, idle = (quick.client.sandboxes.create(idle_pause_seconds=60) for _ in range(2))
+    with used.forward_port(7000, local_port=0):
+        until(lambda: state_of(quick, idle) == "paused", seconds=30, what="the one that nobody uses is paused")
+        assert state_of(quick, used) == "running"
+    until(lambda: state_of(quick, used) == "paused", seconds=30, what="it is paused when the tunnel is closed")
 
 
 # Says what its connection comes to, when told to look.

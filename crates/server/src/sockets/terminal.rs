@@ -167,17 +167,17 @@ mod tests {
 
     #[test]
     fn a_shell_runs_unless_something_else_is_asked_for() {
-        let shell = wanted("cols=100&rows=30").ok().expect("a terminal").request;
+        let shell = wanted("cols=100&rows=30").expect("a terminal").request;
         assert_eq!(shell.argv.as_deref(), Some(&["bash".to_owned(), "-l".to_owned()][..]));
         assert_eq!(shell.pty, Some(PtySize { cols: 100, rows: 30 }));
-        let python = wanted("command=python3%20-i&cwd=%2Ftmp&user=root").ok().expect("a terminal").request;
+        let python = wanted("command=python3%20-i&cwd=%2Ftmp&user=root").expect("a terminal").request;
         assert_eq!((python.command.as_deref(), python.cwd.as_deref()), (Some("python3 -i"), Some("/tmp")));
         assert_eq!(python.pty, Some(SIZE_DEFAULT));
     }
 
     #[test]
     fn who_sits_down_without_a_size_changes_none() {
-        let size = |query| wanted(query).ok().expect("a terminal").request.pty;
+        let size = |query| wanted(query).expect("a terminal").request.pty;
         assert_eq!(size("processId=p1&cols=80&rows=24"), None);
         assert_eq!(size("processId=p1&cols=81&rows=24"), Some(PtySize { cols: 81, rows: 24 }));
         for bad in ["processId=p1&command=ls", "cols=0", "rows=4097", "user=nobody", "cwd=here"] {
