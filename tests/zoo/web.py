@@ -24,7 +24,7 @@ class State:
         self.errors: list[str] = []
         self.last_monotonic = time.monotonic()
         self.path = os.path.join(HOME, "web.db")
-        self.database = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None)
+        self.database = sqlite3.connect(self.path, timeout=30, check_same_thread=False, isolation_level=None)
         self.database.execute("PRAGMA journal_mode=WAL")
         self.database.execute("PRAGMA wal_autocheckpoint=50")
         self.database.execute("CREATE TABLE IF NOT EXISTS entries (id INTEGER PRIMARY KEY, amount INTEGER, note TEXT)")

@@ -113,7 +113,7 @@ impl CreateArgs {
     pub async fn request(self, session: &Session) -> Result<CreateRequest, Fault> {
         let lists = [&self.allow, &self.deny, &self.connect];
         let has_rules = self.no_internet || lists.iter().any(|list| !list.is_empty());
-        let network = has_rules.then(|| NetworkRequest {
+        let network = has_rules.then_some(NetworkRequest {
             internet: !self.no_internet,
             allow: self.allow,
             deny: self.deny,
