@@ -12,6 +12,7 @@ mod error;
 mod exec;
 mod fields;
 mod files;
+mod interpreter;
 mod misc;
 mod preview;
 mod sandbox;
@@ -28,6 +29,9 @@ pub use fields::{Fields, Issue, Issues};
 pub use files::{
     ArchiveBegun, ArchiveUploadRequest, FileEntry, FileEntryType, FileList, FileRequest, FileStat, Removed,
     UploadBegun, UploadRequest, parse_mode,
+};
+pub use interpreter::{
+    CellError, CellEvent, CellResult, CellStatus, ContextInfo, ContextRequest, Execution, RunRequest,
 };
 pub use misc::{
     AccountLimit, DailyLimit, Empty, Limits, Me, NetworkRequest, NetworkRules, Note, Page, Timings, Usage,

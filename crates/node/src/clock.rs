@@ -5,6 +5,7 @@
 
 use crate::error::NodeError;
 use crate::info;
+use crate::interpreter::is_context;
 use crate::lifecycle;
 use crate::live::Live;
 use crate::node::Inner;
@@ -93,7 +94,7 @@ async fn act(inner: &Arc<Inner>, live: &Arc<Live>, due: Due) -> Result<(), NodeE
 async fn idle(inner: &Arc<Inner>, live: &Arc<Live>) -> Result<(), NodeError> {
     let seen = live.record().detail.last_active;
     let (_, guest) = live.guest_quietly(inner.state.run_dir()).await?;
-    if guest.list().await?.iter().any(|info| info.state == ExecState::Running) {
+    if guest.list().await?.iter().any(|info| info.state == ExecState::Running && !is_context(info)) {
         // A command is use; the idle time begins at its end.
         live.touch();
         return Ok(());

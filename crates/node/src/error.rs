@@ -71,6 +71,18 @@ pub enum NodeError {
         /// How many it may have.
         max: usize,
     },
+    /// More interpreter contexts than a sandbox may have.
+    #[error("this sandbox has {max} interpreter contexts")]
+    TooManyContexts {
+        /// How many it may have.
+        max: usize,
+    },
+    /// An interpreter did not start, or went away.
+    #[error("the interpreter failed: {problem}")]
+    Interpreter {
+        /// How.
+        problem: String,
+    },
     /// An upload that cannot be ended yet.
     #[error("the upload is not whole: {problem}")]
     UploadIncomplete {
@@ -302,7 +314,8 @@ impl Coded for NodeError {
             Self::Stopped { .. } => Code::SandboxStopped,
             Self::NotReady { .. } => Code::SandboxNotReady,
             Self::Paused { .. } => Code::SandboxPaused,
-            Self::TooManyUploads { .. } => Code::QuotaExceeded,
+            Self::TooManyUploads { .. } | Self::TooManyContexts { .. } => Code::QuotaExceeded,
+            Self::Interpreter { .. } => Code::InterpreterFailed,
             Self::UploadIncomplete { .. } => Code::UploadIncomplete,
             Self::Archive { problem } if problem.contains("No space left") => Code::DiskFull,
             Self::Archive { problem } if problem.contains("Permission denied") => Code::PermissionDenied,
@@ -345,6 +358,8 @@ impl Coded for NodeError {
             Self::NoPreview { .. } => "share it: POST …/previews with `port`",
             Self::NoImage { .. } => "leave `image` out, or use `host`",
             Self::Stopped { .. } => "start it again from its disk: POST …:restart; its memory is gone",
+            Self::TooManyContexts { .. } => "remove some that are not needed",
+            Self::Interpreter { .. } => "check that the sandbox has the language's program, and run the cell again",
             Self::TooManyUploads { .. } => "commit or abort some first",
             Self::UploadIncomplete { .. } => "send what is missing and commit again, or abort it",
             Self::Archive { .. } => "check the archive, the folder and its rights",
@@ -383,6 +398,7 @@ impl Coded for NodeError {
     fn details(&self) -> Vec<(&'static str, String)> {
         match self {
             Self::Keeper(error) => error.details.iter().map(|(key, value)| (detail_key(key), value.clone())).collect(),
+            Self::TooManyContexts { .. } => vec![("limit", "interpreter.context.count".into())],
             Self::TooManyUploads { .. } => vec![("limit", "upload.count".into())],
             Self::Guest(GuestError::TooManyExecs) => vec![("limit", "process.count".into())],
             Self::Guest(GuestError::File { path, .. }) => vec![("path", path.clone())],

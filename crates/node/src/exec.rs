@@ -276,6 +276,10 @@ impl Process {
         Ok(self.guest.status(self.exec).await.map_err(|error| seen(&self.live, error))?.tag)
     }
 
+    pub(crate) async fn info(&self) -> Result<ExecInfo, NodeError> {
+        self.guest.status(self.exec).await.map_err(|error| seen(&self.live, error))
+    }
+
     pub(crate) async fn has_ended(&self) -> Result<bool, NodeError> {
         let info = self.guest.status(self.exec).await.map_err(|error| seen(&self.live, error))?;
         Ok(has_ended(&info))

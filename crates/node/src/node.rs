@@ -2,6 +2,7 @@
 
 use crate::config::{Ending, NodeConfig};
 use crate::error::NodeError;
+use crate::interpreter::Turns;
 use crate::live::Live;
 use crate::state_dir::StateDir;
 use crate::uploads::Uploads;
@@ -52,6 +53,7 @@ pub(crate) struct Inner {
     closing: watch::Sender<bool>,
     pub(crate) write_token: std::sync::atomic::AtomicU64,
     pub(crate) uploads: Uploads,
+    pub(crate) turns: Turns,
 }
 
 impl std::fmt::Debug for Inner {
@@ -114,6 +116,7 @@ impl Node {
             // Names of temporary files are not used again, also after a restart.
             write_token: std::sync::atomic::AtomicU64::new(Timestamp::now().0.cast_unsigned() << 16),
             uploads: Uploads::default(),
+            turns: Turns::default(),
         };
         let node = Self { inner: Arc::new(inner) };
         recover::run(&node).await?;

@@ -28,6 +28,11 @@ pub(crate) enum Answer {
         /// The lines.
         body: Body,
     },
+    /// Lines of JSON that are told once.
+    Lines {
+        /// The lines.
+        body: Body,
+    },
     /// Bytes whose number is not known before the end; cut off, so that no reader takes them for whole, if they fail.
     Bytes {
         /// The bytes.
@@ -114,7 +119,7 @@ pub(crate) enum Origin {
 pub(crate) fn response(answered: Answered, origin: Origin, request_id: &str) -> Response<Body> {
     let mut response = match answered {
         Ok(Answer::Json { status, body }) => json_response(status, &body),
-        Ok(Answer::Stream { body, .. }) => {
+        Ok(Answer::Stream { body, .. } | Answer::Lines { body }) => {
             let mut response = Response::new(body);
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
             response

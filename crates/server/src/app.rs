@@ -6,7 +6,7 @@ use crate::previews;
 use crate::query::{Query, components};
 use crate::routes::{self, Route};
 use crate::sockets::{self, Places, terminal, tunnel};
-use crate::{exec, files, sandboxes, snapshots};
+use crate::{exec, files, interpreter, sandboxes, snapshots};
 use axum::body::Body;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::http::header::AUTHORIZATION;
@@ -214,6 +214,13 @@ async fn dispatch(app: &App, route: Route, asked: Asked) -> Answered {
         Route::ListFiles { id } => files::list(node, &id, asked).await,
         Route::StatFile { id } => files::stat(node, &id, &asked).await,
         Route::ChangeFile { id, verb } => files::change(node, &id, &verb, &asked).await,
+        Route::RunCell { id } => interpreter::run(node, &id, &asked).await,
+        Route::ListContexts { id } => interpreter::list(node, &id).await,
+        Route::CreateContext { id } => interpreter::create(node, &id, &asked).await,
+        Route::RestartContext { id, context } => interpreter::restart(node, &id, &context, &asked).await,
+        Route::InterruptContext { id, context } => interpreter::interrupt(node, &id, &context, &asked).await,
+        Route::DeleteContext { id, context } => interpreter::delete(node, &id, &context).await,
+        Route::ContextResult => interpreter::result(),
         Route::BeginUpload { id } => files::begin_upload(node, &id, &asked).await,
         Route::UploadPiece { id, upload } => files::upload_piece(node, &id, &upload, asked).await,
         Route::EndUpload { id, upload, how } => files::end_upload(node, &id, &upload, how, &asked).await,

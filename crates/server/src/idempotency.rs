@@ -166,7 +166,7 @@ fn to_keep(answered: &Answered) -> Option<(u16, String)> {
         Ok(Answer::Stream { sandbox, process, .. }) => {
             (200, json!({ STREAM: { "sandbox": sandbox, "process": process } }))
         }
-        Ok(Answer::File { .. } | Answer::Bytes { .. } | Answer::Switch(_)) => return None,
+        Ok(Answer::File { .. } | Answer::Bytes { .. } | Answer::Lines { .. } | Answer::Switch(_)) => return None,
         Err(Failure(info)) => {
             let passes = info.retryable == Some(true) || info.known_code().is_none_or(|code| PASSING.contains(&code));
             if passes {

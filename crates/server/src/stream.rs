@@ -4,16 +4,21 @@
 //! end does the command. When the client goes away the task ends, and nothing else.
 
 use axum::body::{Body, HttpBody};
-use branchbox_api::{ErrorInfo, StreamEvent};
-use branchbox_node::{FileReader, Follow, Packing};
+use branchbox_api::{CellEvent, ErrorInfo, StreamEvent};
+use branchbox_model::Coded;
+use branchbox_node::{Cell, FileReader, Follow, NodeError, Packing};
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
 /// Pieces that wait for a slow client.
 const QUEUE: usize = 8;
+
+/// Silence after which a reader of a cell is shown that it still runs.
+const SILENCE: Duration = Duration::from_secs(20);
 
 /// A piece, or the reason why the body ends early.
 type Piece = Result<Bytes, std::io::Error>;
@@ -107,6 +112,51 @@ pub(crate) fn file(mut reader: FileReader) -> Body {
         }
     });
     Body::new(Fed { pieces })
+}
+
+/// A cell as it runs. A reader that goes away stops it only where that was asked for.
+pub(crate) fn cell(mut cell: Cell, interrupt: bool, mut closing: watch::Receiver<bool>) -> Body {
+    let (send, pieces) = mpsc::channel(QUEUE);
+    tokio::spawn(async move {
+        loop {
+            let event = tokio::select! {
+                event = cell.next() => event,
+                () = async { drop(closing.wait_for(|closing| *closing).await) } => return,
+                () = tokio::time::sleep(SILENCE) => {
+                    if send.send(Ok(Bytes::from_static(b"\n"))).await.is_err() && interrupt {
+                        cell.interrupt().await;
+                    }
+                    continue;
+                }
+                () = send.closed(), if interrupt => return cell.interrupt().await,
+            };
+            let (event, is_last) = match event {
+                Ok(Some(event)) => (event, false),
+                Ok(None) => return,
+                Err(error) => (failure(&error), true),
+            };
+            let mut line = serde_json::to_vec(&event).unwrap_or_default();
+            line.push(b'\n');
+            // The cell is followed to its end in any case: the next one must not see what it says.
+            let is_gone = send.send(Ok(line.into())).await.is_err();
+            if is_last {
+                return;
+            }
+            if is_gone && interrupt {
+                cell.interrupt().await;
+            }
+        }
+    });
+    Body::new(Fed { pieces })
+}
+
+fn failure(error: &NodeError) -> CellEvent {
+    CellEvent::Failure {
+        code: error.code().as_str().into(),
+        message: error.to_string(),
+        status: error.code().status(),
+        hint: error.hint(),
+    }
 }
 
 /// A folder as it is packed.

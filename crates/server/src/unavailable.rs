@@ -17,8 +17,6 @@ const SANDBOX_VERBS: &[(&str, &str)] = &[
 
 /// Parts of a sandbox, as the first component behind its id.
 const SANDBOX_PARTS: &[(&str, &str)] = &[
-    ("interpreter:run", "run the interpreter with :exec"),
-    ("interpreter", "run the interpreter with :exec"),
     ("metrics", "see GET /v1/usage"),
     ("sessions", "use the admin key"),
     ("mcp", "use the API"),
