@@ -59,8 +59,8 @@ def test_an_idle_sandbox_is_paused_and_a_request_wakes_it(quick):
 
 def test_a_sandbox_that_runs_something_is_not_idle(quick):
     with quick.client.sandboxes.create(idle_pause_seconds=60) as busy, \
-            quick.client.sandboxes.create(idle_pause_seconds=0) as kept, \
-            quick.client.sandboxes.create(idle_pause_seconds=60, persistent=True) as idle:
+            quick.client.sandboxes.create(idle_pause_seconds=60, persistent=True) as kept, \
+            quick.client.sandboxes.create(idle_pause_seconds=60) as idle:
         process = busy.spawn("sleep 1000")
         until(lambda: state_of(quick, idle)["state"] == "paused", seconds=20)
         idle.wake()

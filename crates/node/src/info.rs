@@ -59,7 +59,11 @@ pub(crate) fn auto_wake(record: &SandboxRecord) -> bool {
 
 /// After how many seconds without use it is paused; `None` is never.
 pub(crate) fn idle_seconds(record: &SandboxRecord) -> Option<u64> {
-    let asked = record.detail.settings.get(settings::IDLE).and_then(Value::as_u64);
+    let kept = &record.detail.settings;
+    if kept.get(settings::PERSISTENT).and_then(Value::as_bool).unwrap_or(false) {
+        return None;
+    }
+    let asked = kept.get(settings::IDLE).and_then(Value::as_u64);
     Some(asked.unwrap_or(u64::from(IDLE_SECONDS_DEFAULT))).filter(|seconds| *seconds > 0)
 }
 
