@@ -12,6 +12,7 @@ mod error;
 mod exec;
 mod fields;
 mod files;
+mod image;
 mod interpreter;
 mod misc;
 mod preview;
@@ -30,6 +31,7 @@ pub use files::{
     ArchiveBegun, ArchiveUploadRequest, FileEntry, FileEntryType, FileList, FileRequest, FileStat, Removed,
     UploadBegun, UploadRequest, parse_mode,
 };
+pub use image::{ImageInfo, ImageSource, ImageState};
 pub use interpreter::{
     CellError, CellEvent, CellResult, CellStatus, ContextInfo, ContextRequest, Execution, RunRequest,
 };

@@ -116,11 +116,8 @@ impl Node {
     }
 
     async fn snapshot_to_start_from(&self, request: &CreateRequest) -> Result<Option<SnapshotRecord>, NodeError> {
-        if let Some(image) = &request.image
-            && image != "host"
-            && *image != self.inner.image.identity
-        {
-            return Err(NodeError::NoImage { name: image.chars().take(128).collect() });
+        if let Some(image) = &request.image {
+            self.image(image)?;
         }
         let Some(id) = &request.snapshot else { return Ok(None) };
         let record = self.snapshot_record(id).await?;

@@ -17,6 +17,7 @@ mod error;
 mod exec;
 mod files;
 mod fork;
+mod images;
 mod info;
 mod interpreter;
 mod keeper_process;

@@ -54,6 +54,8 @@ pub(crate) struct Inner {
     pub(crate) write_token: std::sync::atomic::AtomicU64,
     pub(crate) uploads: Uploads,
     pub(crate) turns: Turns,
+    /// When the node started.
+    pub(crate) started: Timestamp,
 }
 
 impl std::fmt::Debug for Inner {
@@ -117,6 +119,7 @@ impl Node {
             write_token: std::sync::atomic::AtomicU64::new(Timestamp::now().0.cast_unsigned() << 16),
             uploads: Uploads::default(),
             turns: Turns::default(),
+            started: Timestamp::now(),
         };
         let node = Self { inner: Arc::new(inner) };
         recover::run(&node).await?;

@@ -6,7 +6,7 @@ use crate::previews;
 use crate::query::{Query, components};
 use crate::routes::{self, Route};
 use crate::sockets::{self, Places, terminal, tunnel};
-use crate::{exec, files, interpreter, sandboxes, snapshots};
+use crate::{exec, files, images, interpreter, sandboxes, snapshots};
 use axum::body::Body;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::http::header::AUTHORIZATION;
@@ -230,6 +230,9 @@ async fn dispatch(app: &App, route: Route, asked: Asked) -> Answered {
         Route::ArchivePiece { id, upload } => files::archive_piece(node, &id, &upload, asked).await,
         Route::EndArchive { id, upload, how } => files::end_archive(node, &id, &upload, how, &asked).await,
         Route::Snapshot { id } => snapshots::take(node, &id, &asked).await,
+        Route::ListImages => images::list(node, asked),
+        Route::ResolveImage => images::resolve(node, &asked),
+        Route::GetImage { id } => images::get(node, &id),
         Route::ListSnapshots => snapshots::list(node, asked).await,
         Route::GetSnapshot { id } => Answer::ok(&node.get_snapshot(&id).await?),
         Route::UpdateSnapshot { id } => snapshots::update(node, &id, &asked).await,

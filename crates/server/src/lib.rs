@@ -11,6 +11,7 @@ mod app;
 mod exec;
 mod files;
 mod idempotency;
+mod images;
 mod interpreter;
 mod listen;
 mod previews;

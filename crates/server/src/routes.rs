@@ -61,6 +61,9 @@ pub(crate) enum Route {
     BeginArchive { id: String },
     ArchivePiece { id: String, upload: String },
     EndArchive { id: String, upload: String, how: End },
+    ListImages,
+    ResolveImage,
+    GetImage { id: String },
     ListSnapshots,
     GetSnapshot { id: String },
     UpdateSnapshot { id: String },
@@ -111,6 +114,9 @@ pub(crate) fn find(method: &Method, components: &[String]) -> Result<Route, Fail
         ["v1", "sandboxes", id, rest @ ..] => {
             return sandbox_part(method, id, rest).unwrap_or_else(|| Err(no_route(&parts)));
         }
+        ["v1", "images"] if get => Some(Route::ListImages),
+        ["v1", "images", "resolve"] if get => Some(Route::ResolveImage),
+        ["v1", "images", part] if get && !part.contains(':') => Some(Route::GetImage { id: (*part).to_owned() }),
         ["v1", "snapshots"] => get.then_some(Route::ListSnapshots),
         ["v1", "snapshots", part] => match target(part) {
             (id, None) => get.then_some(Route::GetSnapshot { id }),
