@@ -77,7 +77,7 @@ def test_runloop():
 def test_vercel():
     from withruntime.vercel.sandbox import sync as vercel
     with vercel.create_sandbox() as box:
-        ran = box.run_process("echo", ["out"])
+        ran = box.run_process("echo", ["out"], capture_output=True)
         assert (ran.returncode, ran.stdout) == (0, "out\n")
         box.fs.write_text("a.txt", "content")
         assert box.fs.read_text("a.txt") == "content"
