@@ -9,6 +9,7 @@
 
 pub mod base64;
 mod error;
+mod event;
 mod exec;
 mod fields;
 mod files;
@@ -21,6 +22,7 @@ mod snapshot;
 mod socket;
 
 pub use error::{ErrorBody, ErrorInfo};
+pub use event::{Event, EventData, EventSandbox, EventSnapshot};
 pub use exec::{
     ExecRequest, ExecResult, InputAccepted, InputRequest, OutOfMemory, OutputAnswer, OutputChunk, OutputEncoding,
     PTY_SIDE, ProcessInfo, ProcessList, ProcessState, PtySize, SignalRequest, StreamEvent, TIMEOUT_MS_DEFAULT,

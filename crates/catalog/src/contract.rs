@@ -3,7 +3,7 @@
 //! Called by tests with an empty catalog; a broken promise panics with what was broken. Never called by the product.
 
 use crate::{
-    Catalog, CatalogError, KeptAnswer, Rules, SandboxDetail, SandboxFilter, SandboxRecord, SnapshotDetail,
+    Catalog, CatalogError, EventFilter, KeptAnswer, Rules, SandboxDetail, SandboxFilter, SandboxRecord, SnapshotDetail,
     SnapshotFilter, SnapshotRecord, Usage,
 };
 use branchbox_model::{
@@ -22,6 +22,7 @@ pub async fn check(catalog: &dyn Catalog) {
     snapshots_compare_labels(catalog).await;
     the_first_answer_stays(catalog).await;
     usage_adds_up(catalog).await;
+    events_are_told_once_and_bounded(catalog).await;
     settings_are_kept(catalog).await;
 }
 
@@ -129,8 +130,9 @@ async fn slots_are_unique_and_reused(catalog: &dyn Catalog) {
     assert_eq!(catalog.take_slot(&all[1].id, 2).await.expect("take twice"), taken, "it has it already");
     assert_eq!(catalog.slot(&all[1].id).await.expect("slot"), Some(taken));
     assert_eq!(catalog.slot(&all[0].id).await.expect("read"), None);
-    assert_eq!(catalog.insert_sandbox(&all[2], 2).await.expect("slot"), 0, "the lowest free slot");
-    assert_eq!(catalog.slot(&all[1].id).await.expect("read"), Some(1));
+    assert_eq!(taken, 0, "the lowest free slot");
+    assert_eq!(catalog.insert_sandbox(&all[2], 2).await.expect("slot"), 1);
+    assert_eq!(catalog.slot(&all[1].id).await.expect("read"), Some(0));
     for record in &all {
         catalog.forget_sandbox(&record.id).await.expect("forget");
     }
@@ -193,6 +195,48 @@ async fn the_first_answer_stays(catalog: &dyn Catalog) {
     assert_eq!(catalog.kept_answer("other", "k").await.expect("read"), None, "keys belong to an account");
     assert_eq!(catalog.forget_answers(Timestamp(5_000)).await.expect("forget"), 0);
     assert_eq!(catalog.forget_answers(Timestamp(5_001)).await.expect("forget"), 1);
+}
+
+async fn events_are_told_once_and_bounded(catalog: &dyn Catalog) {
+    let mut record = sandbox(Some("told"), &[]);
+    record.state = SandboxState::Starting;
+    catalog.insert_sandbox(&record, 9).await.expect("insert");
+    for state in [SandboxState::Running, SandboxState::Running, SandboxState::Pausing, SandboxState::Paused] {
+        record.state = state;
+        catalog.update_sandbox(&record).await.expect("update");
+    }
+    let mut kept = snapshot(&record.id, false);
+    kept.state = SnapshotState::Capturing;
+    for record in [&kept, &SnapshotRecord { id: SnapshotId::generate(), temporary: true, ..kept.clone() }] {
+        catalog.insert_snapshot(record).await.expect("insert");
+        let ready = SnapshotRecord { state: SnapshotState::Ready, ..record.clone() };
+        catalog.update_snapshot(&ready, None).await.expect("update");
+        catalog.remove_snapshot(&record.id).await.expect("remove");
+    }
+    let of = |resource: String| EventFilter { resource: Some(resource), limit: 10, ..EventFilter::default() };
+    let told = catalog.events(&of(record.id.to_string())).await.expect("list");
+    let kinds: Vec<_> = told.iter().map(|e| (e.kind.as_str(), e.detail.previous.as_deref())).collect();
+    assert_eq!(
+        kinds,
+        [("sandbox.paused", Some("running")), ("sandbox.running", Some("starting")), ("sandbox.created", None)]
+    );
+    let newest = catalog.events(&EventFilter { limit: 3, ..EventFilter::default() }).await.expect("list");
+    let kinds: Vec<_> = newest.iter().map(|e| e.kind.as_str()).collect();
+    assert_eq!(kinds, ["snapshot.deleted", "snapshot.ready", "sandbox.paused"], "nothing of a fork's own");
+    assert!(newest.iter().take(2).all(|e| e.resource == kept.id.to_string()));
+    let older = EventFilter { before: Some(newest[2].seq), limit: 1, ..EventFilter::default() };
+    assert_eq!(catalog.events(&older).await.expect("list")[0].kind, "sandbox.running");
+    let of_kind = EventFilter { kind: Some("snapshot.ready".into()), limit: 1, ..EventFilter::default() };
+    assert_eq!(catalog.events(&of_kind).await.expect("list"), vec![newest[1].clone()]);
+    assert!(catalog.forget_events(Timestamp(0), 2).await.expect("forget") >= 3);
+    let all = EventFilter { limit: 10, ..EventFilter::default() };
+    assert_eq!(catalog.events(&all).await.expect("list"), newest[..2].to_vec(), "the newest stay");
+    catalog.forget_events(Timestamp(i64::MAX), 2).await.expect("forget");
+    record.state = SandboxState::Running;
+    catalog.update_sandbox(&record).await.expect("update");
+    assert_eq!(catalog.events(&all).await.expect("list")[0].kind, "sandbox.woken", "also when the last is forgotten");
+    catalog.forget_sandbox(&record.id).await.expect("forget");
+    assert_eq!(catalog.events(&all).await.expect("list"), vec![], "what never was has no events");
 }
 
 async fn usage_adds_up(catalog: &dyn Catalog) {

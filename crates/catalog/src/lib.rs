@@ -8,6 +8,7 @@
 
 pub mod contract;
 mod error;
+mod events;
 mod records;
 mod sqlite;
 
@@ -16,6 +17,7 @@ use branchbox_model::{SandboxId, SnapshotId, Timestamp};
 use std::collections::BTreeMap;
 
 pub use error::CatalogError;
+pub use events::{EventDetail, EventFilter, EventRecord};
 pub use records::{
     KeptAnswer, PreviewRecord, Rules, SandboxDetail, SandboxFilter, SandboxRecord, Session, SnapshotDetail,
     SnapshotFilter, SnapshotRecord, Usage,
@@ -82,6 +84,12 @@ pub trait Catalog: Send + Sync {
 
     /// Forgets a snapshot; forgetting an unknown one is no error.
     async fn remove_snapshot(&self, id: &SnapshotId) -> Result<(), CatalogError>;
+
+    /// Lists events, newest first. They are written by the methods that write states.
+    async fn events(&self, filter: &EventFilter) -> Result<Vec<EventRecord>, CatalogError>;
+
+    /// Forgets events from before `before`, and all but the `newest`; says how many.
+    async fn forget_events(&self, before: Timestamp, newest: u32) -> Result<u64, CatalogError>;
 
     /// The kept answer of an idempotency key.
     async fn kept_answer(&self, account: &str, key: &str) -> Result<Option<KeptAnswer>, CatalogError>;

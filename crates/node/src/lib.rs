@@ -14,6 +14,7 @@ mod clock;
 mod config;
 mod create;
 mod error;
+mod events;
 mod exec;
 mod files;
 mod fork;

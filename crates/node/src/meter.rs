@@ -4,6 +4,7 @@
 //! so a node that was down in between loses nothing and counts nothing twice.
 
 use crate::error::NodeError;
+use crate::events;
 use crate::info;
 use crate::live::Live;
 use crate::node::Inner;
@@ -97,6 +98,7 @@ fn difference(metered: Usage, session: Session, now: Timestamp, usage: keeper::U
 async fn forget_old(inner: &Inner) -> Result<(), NodeError> {
     let (now, second) = (Timestamp::now(), inner.config.second);
     inner.catalog.forget_answers(now.plus_seconds(-ANSWERS_KEPT_SECONDS)).await?;
+    events::forget_old(inner, now).await?;
     let filter = SnapshotFilter { limit: SNAPSHOTS_MAX, ..SnapshotFilter::default() };
     for record in inner.catalog.snapshots(&filter).await? {
         let over = info::expires(&record, second).is_some_and(|end| end <= now);

@@ -6,7 +6,7 @@ use crate::previews;
 use crate::query::{Query, components};
 use crate::routes::{self, Route};
 use crate::sockets::{self, Places, terminal, tunnel};
-use crate::{exec, files, images, interpreter, sandboxes, snapshots};
+use crate::{exec, files, history, images, interpreter, sandboxes, snapshots};
 use axum::body::Body;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::http::header::AUTHORIZATION;
@@ -179,6 +179,7 @@ async fn dispatch(app: &App, route: Route, asked: Asked) -> Answered {
     match route {
         Route::Me => Answer::ok(&node.me()),
         Route::Limits => Answer::ok(&node.limits()),
+        Route::Events => history::events(node, asked).await,
         Route::Usage => Answer::ok(&node.usage().await?),
         Route::ListSandboxes => sandboxes::list(node, asked).await,
         Route::CreateSandbox => sandboxes::create(node, &asked).await,

@@ -10,6 +10,7 @@ mod answer;
 mod app;
 mod exec;
 mod files;
+mod history;
 mod idempotency;
 mod images;
 mod interpreter;

@@ -11,6 +11,7 @@ pub(crate) enum Route {
     Me,
     Limits,
     Usage,
+    Events,
     ListSandboxes,
     CreateSandbox,
     GetSandbox { id: String },
@@ -103,6 +104,7 @@ pub(crate) fn find(method: &Method, components: &[String]) -> Result<Route, Fail
     let route = match parts.as_slice() {
         ["v1", "me"] => get.then_some(Route::Me),
         ["v1", "limits"] => get.then_some(Route::Limits),
+        ["v1", "events"] => get.then_some(Route::Events),
         ["v1", "usage"] => get.then_some(Route::Usage),
         ["v1", "sandboxes"] if get => Some(Route::ListSandboxes),
         ["v1", "sandboxes"] => post.then_some(Route::CreateSandbox),

@@ -46,7 +46,6 @@ const PRODUCTS: &[&str] = &[
     "domains",
     "effects",
     "egress-secrets",
-    "events",
     "explorations",
     "feedback",
     "functions",

@@ -13,7 +13,7 @@ pub(super) fn json<T: Serialize>(id: &str, value: &T) -> Result<String, CatalogE
     serde_json::to_string(value).map_err(|source| CatalogError::Damaged { id: id.to_owned(), source })
 }
 
-fn parsed<T: DeserializeOwned>(id: &str, text: &str) -> Result<T, CatalogError> {
+pub(super) fn parsed<T: DeserializeOwned>(id: &str, text: &str) -> Result<T, CatalogError> {
     serde_json::from_str(text).map_err(|source| CatalogError::Damaged { id: id.to_owned(), source })
 }
 
@@ -22,7 +22,7 @@ pub(super) fn word<T: Serialize>(value: &T) -> Result<String, CatalogError> {
     Ok(json("state", value)?.trim_matches('"').to_owned())
 }
 
-fn from_word<T: DeserializeOwned>(id: &str, text: &str) -> Result<T, CatalogError> {
+pub(super) fn from_word<T: DeserializeOwned>(id: &str, text: &str) -> Result<T, CatalogError> {
     parsed(id, &format!("\"{text}\""))
 }
 
@@ -30,7 +30,7 @@ pub(super) fn id_error(id: &str, error: &IdError) -> CatalogError {
     CatalogError::Damaged { id: id.to_owned(), source: serde_json::Error::custom(error) }
 }
 
-fn column<'r, T>(row: &'r SqliteRow, name: &str) -> Result<T, CatalogError>
+pub(super) fn column<'r, T>(row: &'r SqliteRow, name: &str) -> Result<T, CatalogError>
 where
     T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
 {

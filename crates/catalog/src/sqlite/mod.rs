@@ -6,10 +6,14 @@
 
 mod answers;
 mod codec;
+mod events;
 mod sandboxes;
 mod snapshots;
 
-use crate::{Catalog, CatalogError, KeptAnswer, SandboxFilter, SandboxRecord, SnapshotFilter, SnapshotRecord, Usage};
+use crate::{
+    Catalog, CatalogError, EventFilter, EventRecord, KeptAnswer, SandboxFilter, SandboxRecord, SnapshotFilter,
+    SnapshotRecord, Usage,
+};
 use async_trait::async_trait;
 use branchbox_model::{SandboxId, SnapshotId, Timestamp};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
@@ -18,7 +22,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// One script per version, in order; a script is never edited once released.
-const MIGRATIONS: &[&str] = &[include_str!("schema.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("schema.sql"), include_str!("events.sql")];
 /// Connections: one writes at a time, the others read.
 const CONNECTIONS_MAX: u32 = 4;
 /// How long a writer waits for another.
@@ -136,6 +140,12 @@ impl Catalog for SqliteCatalog {
     }
     async fn remove_snapshot(&self, id: &SnapshotId) -> Result<(), CatalogError> {
         snapshots::remove(&self.pool, id).await
+    }
+    async fn events(&self, filter: &EventFilter) -> Result<Vec<EventRecord>, CatalogError> {
+        events::list(&self.pool, filter).await
+    }
+    async fn forget_events(&self, before: Timestamp, newest: u32) -> Result<u64, CatalogError> {
+        events::forget(&self.pool, before, newest).await
     }
     async fn kept_answer(&self, account: &str, key: &str) -> Result<Option<KeptAnswer>, CatalogError> {
         answers::get(&self.pool, account, key).await

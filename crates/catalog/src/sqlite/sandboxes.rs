@@ -1,7 +1,7 @@
 //! Sandboxes and their slots.
 
 use super::codec::{json, sandbox, word};
-use super::database;
+use super::{database, events};
 use crate::{CatalogError, SandboxFilter, SandboxRecord};
 use branchbox_model::SandboxId;
 use sqlx::sqlite::SqlitePool;
@@ -23,6 +23,7 @@ pub(super) async fn insert(pool: &SqlitePool, record: &SandboxRecord, slots_max:
         .execute(&mut *tx)
         .await
         .map_err(database("add a sandbox"))?;
+    events::sandbox_created(&mut tx, record).await?;
     let slot = take_slot(&mut tx, &record.id, slots_max).await?;
     tx.commit().await.map_err(database("commit a sandbox"))?;
     Ok(slot)
@@ -71,6 +72,7 @@ async fn take_slot(tx: &mut SqliteConnection, id: &SandboxId, slots_max: u32) ->
 pub(super) async fn update(pool: &SqlitePool, record: &SandboxRecord) -> Result<(), CatalogError> {
     let mut tx = pool.begin_with("BEGIN IMMEDIATE").await.map_err(database("begin"))?;
     check_name(&mut tx, record).await?;
+    events::sandbox_changes(&mut tx, record).await?;
     let id = record.id.as_str();
     let done = sqlx::query(
         "UPDATE sandboxes SET name = ?, labels = ?, state = ?, ended = ?, deleted = ?, detail = ? WHERE id = ?",
@@ -138,12 +140,14 @@ pub(super) async fn list(pool: &SqlitePool, filter: &SandboxFilter) -> Result<Ve
 }
 
 pub(super) async fn forget(pool: &SqlitePool, id: &SandboxId) -> Result<(), CatalogError> {
+    let mut tx = pool.begin_with("BEGIN IMMEDIATE").await.map_err(database("begin"))?;
+    events::unsay(&mut tx, id.as_str()).await?;
     sqlx::query("DELETE FROM sandboxes WHERE id = ?")
         .bind(id.as_str())
-        .execute(pool)
+        .execute(&mut *tx)
         .await
-        .map(|_| ())
-        .map_err(database("forget a sandbox"))
+        .map_err(database("forget a sandbox"))?;
+    tx.commit().await.map_err(database("commit"))
 }
 
 pub(super) async fn slot(pool: &SqlitePool, id: &SandboxId) -> Result<Option<u32>, CatalogError> {

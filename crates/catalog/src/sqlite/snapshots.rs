@@ -1,11 +1,11 @@
 //! Snapshots.
 
 use super::codec::{json, snapshot, word};
-use super::database;
+use super::{database, events};
 use crate::{CatalogError, SnapshotFilter, SnapshotRecord};
 use branchbox_model::SnapshotId;
 use sqlx::sqlite::SqlitePool;
-use sqlx::{QueryBuilder, Sqlite};
+use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use std::collections::BTreeMap;
 
 pub(super) async fn insert(pool: &SqlitePool, record: &SnapshotRecord) -> Result<(), CatalogError> {
@@ -31,6 +31,8 @@ pub(super) async fn update(
     if_labels: Option<&BTreeMap<String, String>>,
 ) -> Result<(), CatalogError> {
     let id = record.id.as_str();
+    let mut tx = pool.begin_with("BEGIN IMMEDIATE").await.map_err(database("begin"))?;
+    let old = get_in(&mut tx, &record.id).await?;
     let mut query = QueryBuilder::<Sqlite>::new("UPDATE snapshots SET name = ");
     query.push_bind(record.name.clone());
     query.push(", labels = ").push_bind(json(id, &record.labels)?);
@@ -42,18 +44,24 @@ pub(super) async fn update(
         // Maps are sorted, so equal labels are equal texts.
         query.push(" AND labels = ").push_bind(json(id, expected)?);
     }
-    let done = query.build().execute(pool).await.map_err(database("update a snapshot"))?;
-    match (done.rows_affected(), get(pool, &record.id).await?) {
-        (1.., _) => Ok(()),
-        (_, Some(_)) => Err(CatalogError::LabelsChanged { id: id.to_owned() }),
-        (_, None) => Err(CatalogError::Missing { id: id.to_owned() }),
+    let done = query.build().execute(&mut *tx).await.map_err(database("update a snapshot"))?;
+    match (done.rows_affected(), old) {
+        (1.., Some(old)) => events::snapshot_changes(&mut tx, old.state, record, false).await?,
+        (_, Some(_)) => return Err(CatalogError::LabelsChanged { id: id.to_owned() }),
+        (_, None) => return Err(CatalogError::Missing { id: id.to_owned() }),
     }
+    tx.commit().await.map_err(database("commit a snapshot"))
 }
 
 pub(super) async fn get(pool: &SqlitePool, id: &SnapshotId) -> Result<Option<SnapshotRecord>, CatalogError> {
+    let mut connection = pool.acquire().await.map_err(database("read a snapshot"))?;
+    get_in(&mut connection, id).await
+}
+
+async fn get_in(connection: &mut SqliteConnection, id: &SnapshotId) -> Result<Option<SnapshotRecord>, CatalogError> {
     let row = sqlx::query("SELECT * FROM snapshots WHERE id = ?")
         .bind(id.as_str())
-        .fetch_optional(pool)
+        .fetch_optional(connection)
         .await
         .map_err(database("read a snapshot"))?;
     row.as_ref().map(snapshot).transpose()
@@ -82,10 +90,13 @@ pub(super) async fn list(pool: &SqlitePool, filter: &SnapshotFilter) -> Result<V
 }
 
 pub(super) async fn remove(pool: &SqlitePool, id: &SnapshotId) -> Result<(), CatalogError> {
+    let mut tx = pool.begin_with("BEGIN IMMEDIATE").await.map_err(database("begin"))?;
+    let Some(old) = get_in(&mut tx, id).await? else { return Ok(()) };
+    events::snapshot_changes(&mut tx, old.state, &old, true).await?;
     sqlx::query("DELETE FROM snapshots WHERE id = ?")
         .bind(id.as_str())
-        .execute(pool)
+        .execute(&mut *tx)
         .await
-        .map(|_| ())
-        .map_err(database("remove a snapshot"))
+        .map_err(database("remove a snapshot"))?;
+    tx.commit().await.map_err(database("commit"))
 }
