@@ -7,6 +7,7 @@
 //!
 //! Deliberately not here: HTTP itself, and any decision beyond the form of one request.
 
+mod audit;
 pub mod base64;
 mod error;
 mod event;
@@ -21,6 +22,7 @@ mod sandbox;
 mod snapshot;
 mod socket;
 
+pub use audit::{AuditActor, AuditLine, AuditPage, AuditTarget};
 pub use error::{ErrorBody, ErrorInfo};
 pub use event::{Event, EventData, EventSandbox, EventSnapshot};
 pub use exec::{

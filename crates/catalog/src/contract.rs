@@ -3,8 +3,8 @@
 //! Called by tests with an empty catalog; a broken promise panics with what was broken. Never called by the product.
 
 use crate::{
-    Catalog, CatalogError, EventFilter, KeptAnswer, Rules, SandboxDetail, SandboxFilter, SandboxRecord, SnapshotDetail,
-    SnapshotFilter, SnapshotRecord, Usage,
+    AuditDetail, AuditFilter, AuditRecord, Catalog, CatalogError, EventFilter, KeptAnswer, Rules, SandboxDetail,
+    SandboxFilter, SandboxRecord, SnapshotDetail, SnapshotFilter, SnapshotRecord, Usage,
 };
 use branchbox_model::{
     Limits, PoolDriver, RootSpec, SandboxId, SandboxState, SnapshotId, SnapshotMode, SnapshotState, Timestamp, User,
@@ -22,6 +22,7 @@ pub async fn check(catalog: &dyn Catalog) {
     snapshots_compare_labels(catalog).await;
     the_first_answer_stays(catalog).await;
     usage_adds_up(catalog).await;
+    the_audit_log_is_searched_by_group(catalog).await;
     events_are_told_once_and_bounded(catalog).await;
     settings_are_kept(catalog).await;
 }
@@ -237,6 +238,37 @@ async fn events_are_told_once_and_bounded(catalog: &dyn Catalog) {
     assert_eq!(catalog.events(&all).await.expect("list")[0].kind, "sandbox.woken", "also when the last is forgotten");
     catalog.forget_sandbox(&record.id).await.expect("forget");
     assert_eq!(catalog.events(&all).await.expect("list"), vec![], "what never was has no events");
+}
+
+async fn the_audit_log_is_searched_by_group(catalog: &dyn Catalog) {
+    let detail = AuditDetail {
+        actor_kind: "key".into(),
+        actor: Some("admin".into()),
+        actor_name: None,
+        target_kind: "sandbox".into(),
+        target: "s".into(),
+        sandbox: None,
+        more: None,
+        ip: None,
+        request: "req_1".into(),
+        via: None,
+    };
+    for action in ["sandbox.created", "network.changed", "sandbox.deleted", "sandboxes"] {
+        let record = AuditRecord { seq: 0, at: Timestamp(7), action: action.into(), detail: detail.clone() };
+        catalog.write_audit(&record).await.expect("write");
+    }
+    let all = catalog.audit(&AuditFilter { limit: 10, ..AuditFilter::default() }).await.expect("list");
+    let actions = |lines: &[AuditRecord]| lines.iter().map(|line| line.action.clone()).collect::<Vec<_>>();
+    assert_eq!(actions(&all), ["sandboxes", "sandbox.deleted", "network.changed", "sandbox.created"], "newest first");
+    assert_eq!(all[0].detail, detail);
+    let filter = |action: &str, before| AuditFilter { action: Some(action.into()), before, limit: 10 };
+    let group = catalog.audit(&filter("sandbox.", None)).await.expect("list");
+    assert_eq!(actions(&group), ["sandbox.deleted", "sandbox.created"]);
+    let older = catalog.audit(&filter("sandbox.", Some(group[0].seq))).await.expect("list");
+    assert_eq!(actions(&older), ["sandbox.created"]);
+    assert_eq!(actions(&catalog.audit(&filter("sandbox", None)).await.expect("list")), Vec::<String>::new());
+    assert_eq!(catalog.forget_audit(1).await.expect("forget"), 3);
+    assert_eq!(actions(&catalog.audit(&filter("sandbox.", None)).await.expect("list")), Vec::<String>::new());
 }
 
 async fn usage_adds_up(catalog: &dyn Catalog) {

@@ -6,6 +6,7 @@
 //! Columns are what is searched or must be unique; everything else of a record is JSON in its `detail`, so that a new
 //! field needs no migration. Deliberately not here: any judgement about states; the node alone moves them.
 
+mod audit;
 pub mod contract;
 mod error;
 mod events;
@@ -16,6 +17,7 @@ use async_trait::async_trait;
 use branchbox_model::{SandboxId, SnapshotId, Timestamp};
 use std::collections::BTreeMap;
 
+pub use audit::{AuditDetail, AuditFilter, AuditRecord};
 pub use error::CatalogError;
 pub use events::{EventDetail, EventFilter, EventRecord};
 pub use records::{
@@ -90,6 +92,15 @@ pub trait Catalog: Send + Sync {
 
     /// Forgets events from before `before`, and all but the `newest`; says how many.
     async fn forget_events(&self, before: Timestamp, newest: u32) -> Result<u64, CatalogError>;
+
+    /// Adds a line to the audit log; its number is given here.
+    async fn write_audit(&self, record: &AuditRecord) -> Result<(), CatalogError>;
+
+    /// Lists the audit log, newest first.
+    async fn audit(&self, filter: &AuditFilter) -> Result<Vec<AuditRecord>, CatalogError>;
+
+    /// Forgets all lines of the audit log but the `newest`; says how many.
+    async fn forget_audit(&self, newest: u32) -> Result<u64, CatalogError>;
 
     /// The kept answer of an idempotency key.
     async fn kept_answer(&self, account: &str, key: &str) -> Result<Option<KeptAnswer>, CatalogError>;

@@ -8,6 +8,7 @@
 //! Deliberately not here: HTTP (`server`), how a sandbox is made or captured (`keeper`, `engine`), and any network.
 
 mod archives;
+mod audit;
 mod capture;
 mod clients;
 mod clock;

@@ -3,6 +3,7 @@
 //! Use is recorded as the difference between what a sandbox's cgroup says in all and what the catalog holds already,
 //! so a node that was down in between loses nothing and counts nothing twice.
 
+use crate::audit;
 use crate::error::NodeError;
 use crate::events;
 use crate::info;
@@ -99,6 +100,7 @@ async fn forget_old(inner: &Inner) -> Result<(), NodeError> {
     let (now, second) = (Timestamp::now(), inner.config.second);
     inner.catalog.forget_answers(now.plus_seconds(-ANSWERS_KEPT_SECONDS)).await?;
     events::forget_old(inner, now).await?;
+    audit::forget_old(inner).await?;
     let filter = SnapshotFilter { limit: SNAPSHOTS_MAX, ..SnapshotFilter::default() };
     for record in inner.catalog.snapshots(&filter).await? {
         let over = info::expires(&record, second).is_some_and(|end| end <= now);

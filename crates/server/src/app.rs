@@ -1,6 +1,7 @@
 //! From a request to an answer: its name, its key, its body, its route.
 
 use crate::answer::{Answer, Answered, Failure, Origin, response};
+use crate::audit::{self, Asker};
 use crate::idempotency::{self, Keyed, Running};
 use crate::previews;
 use crate::query::{Query, components};
@@ -72,8 +73,9 @@ pub(crate) async fn handle(app: Arc<App>, access: Access, request: Request<Body>
     }
     let request_id = format!("req_{}", SandboxId::generate().as_str().replace('-', ""));
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let asker = Asker::of(access, &request, &request_id);
     let (answered, origin) = match read(&app, access, request).await {
-        Ok((route, asked, keyed)) => run(app, &method, route, asked, keyed).await,
+        Ok((route, asked, keyed)) => run(app, &method, route, asked, keyed, asker).await,
         Err(failure) => (Err(failure), Origin::Fresh),
     };
     let response = response(answered, origin, &request_id);
@@ -151,19 +153,28 @@ async fn read_body(method: &Method, route: &Route, body: Body) -> Result<Bytes, 
 }
 
 /// Runs a request. What changes something is finished even when the client hangs up.
-async fn run(app: Arc<App>, method: &Method, route: Route, asked: Asked, keyed: Option<Keyed>) -> (Answered, Origin) {
+async fn run(
+    app: Arc<App>,
+    method: &Method,
+    route: Route,
+    asked: Asked,
+    keyed: Option<Keyed>,
+    asker: Asker,
+) -> (Answered, Origin) {
     if method == Method::GET {
         return (dispatch(&app, route, asked).await, Origin::Fresh);
     }
     let task = tokio::spawn(async move {
+        let (node, changed) = (&app.node, route.clone());
+        let run = audit::watched(node, &changed, asker, dispatch(&app, route, asked));
         match keyed {
-            None => (dispatch(&app, route, asked).await, Origin::Fresh),
+            None => (run.await, Origin::Fresh),
             Some(keyed) => {
                 let attach = |sandbox: String, process: String| {
                     let node = app.node.clone();
                     async move { exec::attach(&node, &sandbox, &process).await }
                 };
-                idempotency::once(&app.node, &app.running, keyed, dispatch(&app, route, asked), attach).await
+                idempotency::once(&app.node, &app.running, keyed, run, attach).await
             }
         }
     });
@@ -179,6 +190,7 @@ async fn dispatch(app: &App, route: Route, asked: Asked) -> Answered {
     match route {
         Route::Me => Answer::ok(&node.me()),
         Route::Limits => Answer::ok(&node.limits()),
+        Route::Audit => audit::list(node, asked).await,
         Route::Events => history::events(node, asked).await,
         Route::Usage => Answer::ok(&node.usage().await?),
         Route::ListSandboxes => sandboxes::list(node, asked).await,

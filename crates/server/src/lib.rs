@@ -8,6 +8,7 @@
 
 mod answer;
 mod app;
+mod audit;
 mod exec;
 mod files;
 mod history;

@@ -78,8 +78,9 @@ impl Server {
         let _ = self.app.port.set(bound.port());
         let (stop, stopped) = watch::channel(false);
         let router = self.router(app::Access::Key);
+        let service = router.into_make_service_with_connect_info::<SocketAddr>();
         let task =
-            tokio::spawn(async move { axum::serve(listener, router).with_graceful_shutdown(wait(stopped)).await });
+            tokio::spawn(async move { axum::serve(listener, service).with_graceful_shutdown(wait(stopped)).await });
         Ok(Listening { address: format!("http://{bound}"), stop, task, socket: None })
     }
 

@@ -12,6 +12,7 @@ pub(crate) enum Route {
     Limits,
     Usage,
     Events,
+    Audit,
     ListSandboxes,
     CreateSandbox,
     GetSandbox { id: String },
@@ -104,6 +105,7 @@ pub(crate) fn find(method: &Method, components: &[String]) -> Result<Route, Fail
     let route = match parts.as_slice() {
         ["v1", "me"] => get.then_some(Route::Me),
         ["v1", "limits"] => get.then_some(Route::Limits),
+        ["v1", "audit"] => get.then_some(Route::Audit),
         ["v1", "events"] => get.then_some(Route::Events),
         ["v1", "usage"] => get.then_some(Route::Usage),
         ["v1", "sandboxes"] if get => Some(Route::ListSandboxes),

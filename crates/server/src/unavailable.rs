@@ -38,7 +38,6 @@ const FILE_PARTS: &[&str] = &["watches"];
 const PRODUCTS: &[&str] = &[
     "agents",
     "apps",
-    "audit",
     "billing",
     "builds",
     "ci",

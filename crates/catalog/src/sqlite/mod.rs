@@ -5,14 +5,15 @@
 //! `user_version`; a file of a newer version is refused untouched.
 
 mod answers;
+mod audit;
 mod codec;
 mod events;
 mod sandboxes;
 mod snapshots;
 
 use crate::{
-    Catalog, CatalogError, EventFilter, EventRecord, KeptAnswer, SandboxFilter, SandboxRecord, SnapshotFilter,
-    SnapshotRecord, Usage,
+    AuditFilter, AuditRecord, Catalog, CatalogError, EventFilter, EventRecord, KeptAnswer, SandboxFilter,
+    SandboxRecord, SnapshotFilter, SnapshotRecord, Usage,
 };
 use async_trait::async_trait;
 use branchbox_model::{SandboxId, SnapshotId, Timestamp};
@@ -22,7 +23,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// One script per version, in order; a script is never edited once released.
-const MIGRATIONS: &[&str] = &[include_str!("schema.sql"), include_str!("events.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("schema.sql"), include_str!("events.sql"), include_str!("audit.sql")];
 /// Connections: one writes at a time, the others read.
 const CONNECTIONS_MAX: u32 = 4;
 /// How long a writer waits for another.
@@ -146,6 +147,15 @@ impl Catalog for SqliteCatalog {
     }
     async fn forget_events(&self, before: Timestamp, newest: u32) -> Result<u64, CatalogError> {
         events::forget(&self.pool, before, newest).await
+    }
+    async fn write_audit(&self, record: &AuditRecord) -> Result<(), CatalogError> {
+        audit::write(&self.pool, record).await
+    }
+    async fn audit(&self, filter: &AuditFilter) -> Result<Vec<AuditRecord>, CatalogError> {
+        audit::list(&self.pool, filter).await
+    }
+    async fn forget_audit(&self, newest: u32) -> Result<u64, CatalogError> {
+        audit::forget(&self.pool, newest).await
     }
     async fn kept_answer(&self, account: &str, key: &str) -> Result<Option<KeptAnswer>, CatalogError> {
         answers::get(&self.pool, account, key).await
