@@ -90,6 +90,12 @@ pub enum SandboxVerb {
     Cp(commands::files::CpArgs),
     Cat(commands::files::CatArgs),
     Files(commands::files::FilesArgs),
+    Preview(commands::previews::PreviewArgs),
+    Previews(commands::previews::PreviewsArgs),
+    Unshare(commands::previews::UnshareArgs),
+    RunCode(commands::code::RunCodeArgs),
+    Shell(commands::shell::ShellArgs),
+    PortForward(commands::forward::PortForwardArgs),
 }
 
 #[cfg(test)]
@@ -146,6 +152,15 @@ mod tests {
             "branchbox cp a web:/b",
             "branchbox cat web /a",
             "branchbox files web /a --depth 2 --glob *.py",
+            "branchbox preview web 8000 --ttl 10m",
+            "branchbox preview web 8000 --public",
+            "branchbox previews web",
+            "branchbox unshare web 8000",
+            "branchbox run-code web x --language python --context c --timeout 5m",
+            "branchbox shell web --command top --root",
+            "branchbox shell web --process p1",
+            "branchbox port-forward web 8080:80",
+            "branchbox spawn web --pty -- bash",
             "branchbox whoami",
             "branchbox completions bash",
             "branchbox --url http://127.0.0.1:7070 --key-file /k ls",
@@ -169,6 +184,8 @@ mod tests {
             "branchbox update web --auto-wake perhaps",
             "branchbox network web --internet --no-internet",
             "branchbox ls --key secret",
+            "branchbox preview web 0",
+            "branchbox preview web 80 --public --ttl 60",
         ] {
             assert!(parse(words).is_err(), "{words}");
         }

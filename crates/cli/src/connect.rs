@@ -120,6 +120,7 @@ pub fn refused(what: &str, error: ClientError) -> Fault {
             });
             fault.hint_opt(info.hint.clone())
         }
+        ClientError::Closed { .. } => Fault::failed(what).coded("closed").because(&error),
         ClientError::Malformed { .. } => Fault::new(Exit::Internal, what).because(&error),
         _ => Fault::cannot_run(what)
             .coded("unreachable")

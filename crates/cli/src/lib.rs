@@ -6,6 +6,7 @@
 //!
 //! Deliberately not here: what a sandbox is, and how one is made. That is the node's.
 
+mod absent;
 mod args;
 mod attempt;
 mod commands;
@@ -16,6 +17,7 @@ mod output;
 mod resolve;
 mod signals;
 mod table;
+mod terminal;
 mod text;
 
 pub use exit::Exit;
@@ -28,9 +30,16 @@ use std::process::ExitCode;
 /// Runs the command line of this process and says how it ended.
 #[must_use]
 pub fn main() -> ExitCode {
-    match args::Cli::try_parse_from(words()) {
+    let words = words();
+    match args::Cli::try_parse_from(&words) {
         Ok(cli) => commands::run(cli).into(),
-        Err(error) => usage(&error).into(),
+        Err(error) => match absent::explain(&error) {
+            Some(fault) => {
+                output::fault(output::Form::of(absent::wants_json(&words)), &fault);
+                fault.exit().into()
+            }
+            None => usage(&error).into(),
+        },
     }
 }
 

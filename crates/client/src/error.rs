@@ -34,6 +34,15 @@ pub enum ClientError {
     /// The node refused, and says why.
     #[error("{}", .0.message)]
     Api(Box<ErrorInfo>),
+    /// A WebSocket broke, or could not be opened.
+    #[error("the connection to the node broke")]
+    Socket(#[source] Box<tokio_tungstenite::tungstenite::Error>),
+    /// A connection into the sandbox was closed or could not be made.
+    #[error("{reason}")]
+    Closed {
+        /// Why, in the node's words.
+        reason: String,
+    },
     /// An answer that is none.
     #[error("the node answered {problem}")]
     Malformed {

@@ -9,9 +9,14 @@ mod calls;
 mod error;
 mod exec_stream;
 mod life;
+mod reach;
+mod socket;
 mod transport;
+mod wire;
 
 pub use calls::{SandboxQuery, SnapshotQuery, Wait};
 pub use error::ClientError;
 pub use exec_stream::ExecStream;
+pub use reach::Cell;
+pub use socket::{Keyboard, Screen, Shown, Terminal, TerminalRequest, Tunnel};
 pub use transport::Client;

@@ -1,6 +1,7 @@
 //! One call on one connection.
 
 use crate::error::ClientError;
+use crate::wire::Wire;
 use branchbox_api::{ErrorBody, ErrorInfo};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -111,17 +112,8 @@ impl Client {
     /// Sends a call and hands its answer over as soon as its head is there; failures are read to the end.
     pub(crate) async fn open(&self, call: &Call) -> Result<Response<Incoming>, ClientError> {
         let send = async {
-            match &*self.address {
-                Address::Tcp { authority } => {
-                    let stream = TcpStream::connect(authority.as_str()).await.map_err(|e| self.connect_error(e))?;
-                    stream.set_nodelay(true).map_err(|e| self.connect_error(e))?;
-                    self.send_on(stream, call).await
-                }
-                Address::Unix { path } => {
-                    let stream = UnixStream::connect(path).await.map_err(|e| self.connect_error(e))?;
-                    self.send_on(stream, call).await
-                }
-            }
+            let wire = self.wire().await?;
+            self.send_on(wire, call).await
         };
         let response = tokio::time::timeout(HEAD_WAIT, send)
             .await
@@ -144,20 +136,41 @@ impl Client {
         sender.send_request(self.request(call)?).await.map_err(ClientError::Transport)
     }
 
-    fn request(&self, call: &Call) -> Result<Request<Full<Bytes>>, ClientError> {
-        let host = match &*self.address {
-            Address::Tcp { authority } => authority.as_str(),
+    /// The `host` of a request.
+    pub(crate) fn host(&self) -> &str {
+        match &*self.address {
+            Address::Tcp { authority } => authority,
             Address::Unix { .. } => "localhost",
-        };
+        }
+    }
+
+    /// The `authorization` of a request, if there is a key.
+    pub(crate) fn authorization(&self) -> Option<String> {
+        self.key.as_ref().map(|key| format!("Bearer {key}"))
+    }
+
+    /// A connection to the node, to be used for something else than one call.
+    pub(crate) async fn wire(&self) -> Result<Box<dyn Wire>, ClientError> {
+        Ok(match &*self.address {
+            Address::Tcp { authority } => {
+                let stream = TcpStream::connect(authority.as_str()).await.map_err(|e| self.connect_error(e))?;
+                stream.set_nodelay(true).map_err(|e| self.connect_error(e))?;
+                Box::new(stream)
+            }
+            Address::Unix { path } => Box::new(UnixStream::connect(path).await.map_err(|e| self.connect_error(e))?),
+        })
+    }
+
+    fn request(&self, call: &Call) -> Result<Request<Full<Bytes>>, ClientError> {
         let mut request = Request::builder()
             .method(call.method.clone())
             .uri(&call.path)
-            .header("host", host)
+            .header("host", self.host())
             .header("user-agent", concat!("branchbox/", env!("CARGO_PKG_VERSION")))
             .header("accept", call.accept)
             .header("connection", "close");
-        if let Some(key) = &self.key {
-            request = request.header("authorization", format!("Bearer {key}"));
+        if let Some(value) = self.authorization() {
+            request = request.header("authorization", value);
         }
         if let Some(key) = &call.key {
             request = request.header("idempotency-key", key);
@@ -191,6 +204,11 @@ async fn failure(response: Response<Incoming>) -> ClientError {
         Err(error) => return error,
     };
     ClientError::Api(Box::new(decode_failure(status, &body)))
+}
+
+/// What a node that refused a WebSocket said.
+pub(crate) fn refusal(status: u16, body: &[u8]) -> ClientError {
+    ClientError::Api(Box::new(decode_failure(status, body)))
 }
 
 /// The envelope, or what a stranger on that port said.

@@ -1,19 +1,23 @@
 //! The commands, and the one place that starts them, shows their failure and says how the process ends.
 
 pub mod account;
+pub mod code;
 pub mod create;
 pub mod doctor;
 pub mod exec;
 pub mod files;
 pub mod fork;
+pub mod forward;
 pub mod get;
 pub mod life;
 pub mod ls;
 pub mod manual;
+pub mod previews;
 pub mod processes;
 pub mod rm;
 pub mod run;
 pub mod serve;
+pub mod shell;
 pub mod snapshot;
 pub mod snapshots;
 pub mod stop;
@@ -83,6 +87,12 @@ fn on_sandboxes(verb: SandboxVerb, global: &Global) -> Result<Exit, Fault> {
             SandboxVerb::Cp(args) => args.run(session).await,
             SandboxVerb::Cat(args) => args.run(session).await,
             SandboxVerb::Files(args) => args.run(session).await,
+            SandboxVerb::Preview(args) => args.run(session).await,
+            SandboxVerb::Previews(args) => args.run(session).await,
+            SandboxVerb::Unshare(args) => args.run(session).await,
+            SandboxVerb::RunCode(args) => args.run(session).await,
+            SandboxVerb::Shell(args) => args.run(session).await,
+            SandboxVerb::PortForward(args) => args.run(session).await,
         }
     })
 }

@@ -7,10 +7,14 @@ use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::output::{self, Form};
 use crate::table::Table;
+use crate::terminal;
 use crate::text::{age, pair};
-use branchbox_api::{ExecRequest, ProcessState, StreamEvent};
+use branchbox_api::{ExecRequest, ProcessState, PtySize, StreamEvent};
 use branchbox_model::{Timestamp, User};
 use clap::Args;
+
+/// A terminal's size where nobody looks yet.
+const PTY_SIZE: PtySize = PtySize { cols: 80, rows: 24 };
 
 /// Start a process that runs until it ends, and print its id.
 ///
@@ -28,6 +32,9 @@ pub struct SpawnArgs {
     /// Run as the sandbox's root
     #[arg(long)]
     pub root: bool,
+    /// Give it a terminal, to be sat down at with `shell --process`
+    #[arg(long)]
+    pub pty: bool,
     /// The command
     #[arg(last = true, required = true)]
     pub command: Vec<String>,
@@ -87,6 +94,7 @@ impl SpawnArgs {
             cwd: self.cwd,
             env: self.env.into_iter().collect(),
             user: self.root.then_some(User::Root),
+            pty: self.pty.then(|| terminal::size().unwrap_or(PTY_SIZE)),
             ..ExecRequest::default()
         };
         let info = session.client.spawn(&id, &request).await.map_err(|error| refused(&what, error))?;
