@@ -163,3 +163,12 @@ def test_help_manual_and_completions_come_from_one_place(tmp_path):
     for shell in ("bash", "zsh", "fish"):
         assert "pause" in run("completions", shell)
     assert "Example:" in run("pause", "--help")
+
+
+def test_keys_are_made_listed_and_removed(node):
+    key = node.cli("keys", "create", "--name", "laptop").stdout.strip()
+    assert node.raw("GET", "/v1/me", key=key).json["principalId"] == "laptop"
+    listed = node.cli("keys", "ls").stdout
+    assert "laptop" in listed and key not in listed
+    assert node.cli("keys", "rm", "laptop").stdout.endswith(" deleted\n")
+    assert node.raw("GET", "/v1/me", key=key).status == 401

@@ -16,6 +16,7 @@ mod fields;
 mod files;
 mod image;
 mod interpreter;
+mod key;
 mod misc;
 mod preview;
 mod sandbox;
@@ -39,6 +40,7 @@ pub use image::{ImageInfo, ImageSource, ImageState};
 pub use interpreter::{
     CellError, CellEvent, CellResult, CellStatus, ContextInfo, ContextRequest, Execution, RunRequest,
 };
+pub use key::{KeyInfo, KeyRequest};
 pub use misc::{
     AccountLimit, DailyLimit, Empty, Limits, Me, NetworkRequest, NetworkRules, Note, Page, Timings, Usage,
     UsageResource,

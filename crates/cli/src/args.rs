@@ -57,6 +57,8 @@ pub enum Command {
     /// A verb on sandboxes, said flat.
     #[command(flatten)]
     Sandbox(SandboxVerb),
+    #[command(subcommand)]
+    Keys(commands::keys::KeysVerb),
     /// List and keep snapshots
     #[command(subcommand)]
     Snapshots(commands::snapshots::SnapshotsVerb),
@@ -162,6 +164,9 @@ mod tests {
             "branchbox port-forward web 8080:80",
             "branchbox spawn web --pty -- bash",
             "branchbox whoami",
+            "branchbox keys create --name laptop",
+            "branchbox keys ls",
+            "branchbox keys rm laptop",
             "branchbox completions bash",
             "branchbox --url http://127.0.0.1:7070 --key-file /k ls",
         ] {

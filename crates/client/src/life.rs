@@ -5,8 +5,8 @@ use crate::error::ClientError;
 use crate::exec_stream::ExecStream;
 use crate::transport::{Call, Client};
 use branchbox_api::{
-    Empty, ExecRequest, ExtendRequest, FileEntry, FileList, FileStat, Limits, NetworkRequest, NetworkRules,
-    ProcessInfo, SandboxInfo, Usage, WakeRequest,
+    Empty, ExecRequest, ExtendRequest, FileEntry, FileList, FileStat, KeyInfo, KeyRequest, Limits, NetworkRequest,
+    NetworkRules, Page, ProcessInfo, SandboxInfo, Usage, WakeRequest,
 };
 use bytes::Bytes;
 use hyper::Method;
@@ -181,6 +181,31 @@ impl Client {
         let upload = format!("{uploads}/{}", encoded(&begun.upload_id));
         let sent = self.pieces(&upload, begun.chunk_bytes, archive).await;
         self.end(&upload, sent).await
+    }
+
+    /// Makes a key; the answer alone holds it.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn create_key(&self, request: &KeyRequest) -> Result<KeyInfo, ClientError> {
+        self.json(post("/v1/keys".into(), request)?).await
+    }
+
+    /// Every key but the admin key.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn keys(&self) -> Result<Vec<KeyInfo>, ClientError> {
+        let page: Page<KeyInfo> = self.json(get("/v1/keys".into())).await?;
+        Ok(page.data)
+    }
+
+    /// Takes a key away.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn delete_key(&self, text: &str) -> Result<KeyInfo, ClientError> {
+        self.json(Call { method: Method::DELETE, key: fresh_key(), ..get(format!("/v1/keys/{}", encoded(text))) }).await
     }
 
     /// What may be used, and what is.

@@ -71,6 +71,24 @@ pub enum NodeError {
         /// How many it may have.
         max: usize,
     },
+    /// No such key.
+    #[error("no key `{id}`")]
+    NoKey {
+        /// As asked for.
+        id: String,
+    },
+    /// More keys than a node may have.
+    #[error("this node has {max} keys")]
+    TooManyKeys {
+        /// How many it may have.
+        max: usize,
+    },
+    /// The catalog's keys make no sense.
+    #[error("the keys in the catalog cannot be read: {problem}")]
+    Keys {
+        /// What about them.
+        problem: String,
+    },
     /// More interpreter contexts than a sandbox may have.
     #[error("this sandbox has {max} interpreter contexts")]
     TooManyContexts {
@@ -314,7 +332,11 @@ impl Coded for NodeError {
             Self::Stopped { .. } => Code::SandboxStopped,
             Self::NotReady { .. } => Code::SandboxNotReady,
             Self::Paused { .. } => Code::SandboxPaused,
-            Self::TooManyUploads { .. } | Self::TooManyContexts { .. } => Code::QuotaExceeded,
+            Self::NoKey { .. } => Code::NotFound,
+            Self::Keys { .. } => Code::InternalError,
+            Self::TooManyUploads { .. } | Self::TooManyContexts { .. } | Self::TooManyKeys { .. } => {
+                Code::QuotaExceeded
+            }
             Self::Interpreter { .. } => Code::InterpreterFailed,
             Self::UploadIncomplete { .. } => Code::UploadIncomplete,
             Self::Archive { problem } if problem.contains("No space left") => Code::DiskFull,
@@ -358,6 +380,9 @@ impl Coded for NodeError {
             Self::NoPreview { .. } => "share it: POST …/previews with `port`",
             Self::NoImage { .. } => "leave `image` out, or use `host`",
             Self::Stopped { .. } => "start it again from its disk: POST …:restart; its memory is gone",
+            Self::NoKey { .. } => "see what there is: branchbox keys ls",
+            Self::TooManyKeys { .. } => "remove some that are not needed",
+            Self::Keys { .. } => "restore the catalog from a copy",
             Self::TooManyContexts { .. } => "remove some that are not needed",
             Self::Interpreter { .. } => "check that the sandbox has the language's program, and run the cell again",
             Self::TooManyUploads { .. } => "commit or abort some first",
@@ -398,6 +423,7 @@ impl Coded for NodeError {
     fn details(&self) -> Vec<(&'static str, String)> {
         match self {
             Self::Keeper(error) => error.details.iter().map(|(key, value)| (detail_key(key), value.clone())).collect(),
+            Self::TooManyKeys { .. } => vec![("limit", "key.count".into())],
             Self::TooManyContexts { .. } => vec![("limit", "interpreter.context.count".into())],
             Self::TooManyUploads { .. } => vec![("limit", "upload.count".into())],
             Self::Guest(GuestError::TooManyExecs) => vec![("limit", "process.count".into())],

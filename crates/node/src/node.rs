@@ -3,6 +3,7 @@
 use crate::config::{Ending, NodeConfig};
 use crate::error::NodeError;
 use crate::interpreter::Turns;
+use crate::keys::Keys;
 use crate::live::Live;
 use crate::state_dir::StateDir;
 use crate::uploads::Uploads;
@@ -54,6 +55,7 @@ pub(crate) struct Inner {
     pub(crate) write_token: std::sync::atomic::AtomicU64,
     pub(crate) uploads: Uploads,
     pub(crate) turns: Turns,
+    pub(crate) keys: Keys,
     /// When the node started.
     pub(crate) started: Timestamp,
 }
@@ -100,6 +102,7 @@ impl Node {
         let Foundation { state, layout, pool, image, boot_id } = begun;
         let catalog = SqliteCatalog::open(&state.catalog()).await?;
         let driver = pool.driver();
+        let keys = Keys::read(&catalog).await?;
         let inner = Inner {
             config,
             state,
@@ -119,6 +122,7 @@ impl Node {
             write_token: std::sync::atomic::AtomicU64::new(Timestamp::now().0.cast_unsigned() << 16),
             uploads: Uploads::default(),
             turns: Turns::default(),
+            keys,
             started: Timestamp::now(),
         };
         let node = Self { inner: Arc::new(inner) };

@@ -2,6 +2,7 @@
 
 use crate::error::NodeError;
 use crate::info::{self, settings};
+use crate::keys::Caller;
 use crate::node::Node;
 use branchbox_api::{
     AccountLimit, DailyLimit, Limits, Me, NetworkRequest, NetworkRules, Page, SandboxInfo, UpdateRequest, Usage,
@@ -150,14 +151,18 @@ impl Node {
 
     /// Who asks.
     #[must_use]
-    pub fn me(&self) -> Me {
+    pub fn me(&self, caller: &Caller) -> Me {
+        let (principal, credential) = match caller {
+            Caller::Owner | Caller::Admin => ("admin", None),
+            Caller::Key { id, name } => (name.as_str(), Some(id.clone())),
+        };
         Me {
             org_id: ORGANISATION.into(),
-            principal_id: "admin".into(),
-            credential_id: None,
+            principal_id: principal.into(),
+            credential_id: credential,
             api_version: API_VERSION.into(),
             org_name: "branchbox".into(),
-            role: "owner".into(),
+            role: if matches!(caller, Caller::Key { .. }) { "member" } else { "owner" }.into(),
         }
     }
 

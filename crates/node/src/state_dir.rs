@@ -138,7 +138,7 @@ fn admin_key(path: &Path) -> Result<String, NodeError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => return Err(file("read", &key_path)(error)),
     }
-    let key = format!("{KEY_PREFIX}{}", branchbox_api::base64::encode_url(&random::<KEY_BYTES>()?));
+    let key = random_key()?;
     let temporary = path.join("admin.key.new");
     let write = || {
         let mut options = std::fs::OpenOptions::new();
@@ -149,6 +149,11 @@ fn admin_key(path: &Path) -> Result<String, NodeError> {
     };
     write().map_err(file("write", &key_path))?;
     Ok(key)
+}
+
+/// A new key.
+pub(crate) fn random_key() -> Result<String, NodeError> {
+    Ok(format!("{KEY_PREFIX}{}", branchbox_api::base64::encode_url(&random::<KEY_BYTES>()?)))
 }
 
 /// Random bytes of the kernel.

@@ -7,14 +7,14 @@ use crate::previews;
 use crate::query::{Query, components};
 use crate::routes::{self, Route};
 use crate::sockets::{self, Places, terminal, tunnel};
-use crate::{exec, files, history, images, interpreter, sandboxes, snapshots};
+use crate::{exec, files, history, images, interpreter, keys, sandboxes, snapshots};
 use axum::body::Body;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, Method, Request, Response};
 use branchbox_api::{FILE_BYTES_MAX, JSON_BYTES_MAX};
 use branchbox_model::{Code, SandboxId};
-use branchbox_node::Node;
+use branchbox_node::{Caller, Node};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use std::sync::{Arc, OnceLock};
@@ -60,6 +60,8 @@ pub(crate) struct Asked {
     pub(crate) body: Bytes,
     /// What `Prefer: wait=N` says.
     pub(crate) wait: Option<Duration>,
+    /// Who asks.
+    pub(crate) caller: Caller,
     /// Its connection, if it asks for a WebSocket.
     pub(crate) upgrade: Option<WebSocketUpgrade>,
 }
@@ -85,9 +87,10 @@ pub(crate) async fn handle(app: Arc<App>, access: Access, request: Request<Body>
 
 async fn read(app: &App, access: Access, request: Request<Body>) -> Result<(Route, Asked, Option<Keyed>), Failure> {
     let (mut parts, body) = request.into_parts();
-    if access == Access::Key {
-        check_key(&parts.headers, app.node.admin_key())?;
-    }
+    let caller = match access {
+        Access::Owner => Caller::Owner,
+        Access::Key => check_key(&parts.headers, |key| app.node.caller(key))?,
+    };
     let unreadable = || Failure::new(Code::RouteNotFound, "the path cannot be read", "percent-encode it as UTF-8");
     let route = routes::find(&parts.method, &components(parts.uri.path()).ok_or_else(unreadable)?)?;
     let query = Query::parse(parts.uri.query())?;
@@ -95,28 +98,22 @@ async fn read(app: &App, access: Access, request: Request<Body>) -> Result<(Rout
     let body = read_body(&parts.method, &route, body).await?;
     let uri = parts.uri.path_and_query().map_or("/", |uri| uri.as_str());
     let keyed = match parts.headers.get("idempotency-key") {
-        Some(key) if parts.method != Method::GET => {
-            Some(Keyed::new(key.to_str().unwrap_or_default(), parts.method.as_str(), uri, &body)?)
+        // Answers are kept, and a key must not be.
+        Some(key) if parts.method != Method::GET && route != Route::CreateKey => {
+            Some(Keyed::new(key.to_str().unwrap_or_default(), caller.account(), parts.method.as_str(), uri, &body)?)
         }
         _ => None,
     };
     let upgrade = sockets::upgrade(&mut parts).await;
-    Ok((route, Asked { query, body, wait, upgrade }, keyed))
+    Ok((route, Asked { query, body, wait, caller, upgrade }, keyed))
 }
 
-/// Compares in a time that does not tell how much was right.
-fn is_key(given: &str, key: &str) -> bool {
-    let differs = given.bytes().zip(key.bytes()).fold(0u8, |differs, (a, b)| std::hint::black_box(differs | (a ^ b)));
-    given.len() == key.len() && differs == 0
-}
-
-fn check_key(headers: &HeaderMap, key: &str) -> Result<(), Failure> {
+fn check_key(headers: &HeaderMap, find: impl Fn(&str) -> Option<Caller>) -> Result<Caller, Failure> {
     let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let token =
         given.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     match token {
-        Some((_, token)) if is_key(token.trim(), key) => Ok(()),
-        Some(_) => Err(unauthorized("the key is not one of this node")),
+        Some((_, token)) => find(token.trim()).ok_or_else(|| unauthorized("the key is not one of this node")),
         None => Err(unauthorized("a key is needed: Authorization: Bearer KEY")),
     }
 }
@@ -188,7 +185,7 @@ async fn run(
 async fn dispatch(app: &App, route: Route, asked: Asked) -> Answered {
     let node = &app.node;
     match route {
-        Route::Me => Answer::ok(&node.me()),
+        Route::Me => Answer::ok(&node.me(&asked.caller)),
         Route::Limits => Answer::ok(&node.limits()),
         Route::Audit => audit::list(node, asked).await,
         Route::Events => history::events(node, asked).await,
@@ -243,6 +240,9 @@ async fn dispatch(app: &App, route: Route, asked: Asked) -> Answered {
         Route::ArchivePiece { id, upload } => files::archive_piece(node, &id, &upload, asked).await,
         Route::EndArchive { id, upload, how } => files::end_archive(node, &id, &upload, how, &asked).await,
         Route::Snapshot { id } => snapshots::take(node, &id, &asked).await,
+        Route::CreateKey => keys::create(node, &asked).await,
+        Route::ListKeys => keys::list(node, &asked),
+        Route::DeleteKey { id } => keys::delete(node, &id, &asked).await,
         Route::ListImages => images::list(node, asked),
         Route::ResolveImage => images::resolve(node, &asked),
         Route::GetImage { id } => images::get(node, &id),
@@ -260,26 +260,19 @@ mod tests {
     use axum::http::HeaderValue;
 
     #[test]
-    fn keys_are_compared_whole() {
-        assert!(is_key("bbx_abc", "bbx_abc"));
-        for bad in ["", "bbx_ab", "bbx_abcd", "bbx_abx"] {
-            assert!(!is_key(bad, "bbx_abc"), "{bad}");
-        }
-    }
-
-    #[test]
     fn a_key_comes_as_a_bearer() {
+        let known = |key: &str| (key == "k").then_some(Caller::Admin);
         let check = |value: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(AUTHORIZATION, HeaderValue::from_static(value));
-            check_key(&headers, "k").map_err(|failure| failure.0.status)
+            check_key(&headers, known).map(drop).map_err(|failure| failure.0.status)
         };
         assert_eq!(check("Bearer k"), Ok(()));
         assert_eq!(check("bearer k"), Ok(()));
         for bad in ["Basic k", "k", "Bearer", "Bearer x"] {
             assert_eq!(check(bad), Err(401), "{bad}");
         }
-        assert!(check_key(&HeaderMap::new(), "k").is_err());
+        assert!(check_key(&HeaderMap::new(), known).is_err());
     }
 
     #[test]

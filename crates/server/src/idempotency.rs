@@ -13,8 +13,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 
-/// The one account there is.
-const ACCOUNT: &str = "admin";
 /// Longest key.
 const KEY_BYTES_MAX: usize = 128;
 /// Under this name a kept answer holds the command whose stream it was.
@@ -33,13 +31,14 @@ const PASSING: &[Code] = &[
 /// A request that carries a key.
 #[derive(Debug, Clone)]
 pub(crate) struct Keyed {
+    account: String,
     key: String,
     fingerprint: String,
 }
 
 impl Keyed {
     /// Checks a key and takes the request's fingerprint.
-    pub(crate) fn new(key: &str, method: &str, uri: &str, body: &[u8]) -> Result<Self, Issues> {
+    pub(crate) fn new(key: &str, account: &str, method: &str, uri: &str, body: &[u8]) -> Result<Self, Issues> {
         let fine = key.len() <= KEY_BYTES_MAX
             && key.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric())
             && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.:-".contains(&b));
@@ -53,7 +52,11 @@ impl Keyed {
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part);
         }
-        Ok(Self { key: key.to_owned(), fingerprint: hasher.finalize().to_hex().to_string() })
+        Ok(Self {
+            account: account.to_owned(),
+            key: key.to_owned(),
+            fingerprint: hasher.finalize().to_hex().to_string(),
+        })
     }
 }
 
@@ -102,13 +105,13 @@ where
     A: Future<Output = Answered>,
 {
     let turn = loop {
-        match running.turn(&keyed.key) {
+        match running.turn(&format!("{} {}", keyed.account, keyed.key)) {
             Ok(turn) => break turn,
             // An error means that the sender is gone, which is the end we wait for.
             Err(mut ended) => while ended.changed().await.is_ok() {},
         }
     };
-    let answered = match node.kept_answer(ACCOUNT, &keyed.key).await {
+    let answered = match node.kept_answer(&keyed.account, &keyed.key).await {
         Err(error) => (Err(error.into()), Origin::Fresh),
         Ok(Some(kept)) if kept.fingerprint != keyed.fingerprint => (Err(reused()), Origin::Fresh),
         Ok(Some(kept)) => (replay(&kept, attach).await, Origin::Replayed),
@@ -155,7 +158,7 @@ fn marked(mut body: Value) -> Value {
 
 async fn keep(node: &Node, keyed: &Keyed, status: u16, body: String) {
     let answer = KeptAnswer { fingerprint: keyed.fingerprint.clone(), status, body, created: Timestamp::now() };
-    if let Err(error) = node.keep_answer(ACCOUNT, &keyed.key, &answer).await {
+    if let Err(error) = node.keep_answer(&keyed.account, &keyed.key, &answer).await {
         tracing::error!(%error, "the answer to an idempotency key was not kept");
     }
 }
@@ -185,9 +188,9 @@ mod tests {
     #[test]
     fn keys_are_checked_and_fingerprints_tell_requests_apart() {
         for bad in ["", "-a", "a b", "a\n", &"x".repeat(129)] {
-            assert!(Keyed::new(bad, "POST", "/", b"").is_err(), "{bad:?}");
+            assert!(Keyed::new(bad, "a", "POST", "/", b"").is_err(), "{bad:?}");
         }
-        let print = |uri, body| Keyed::new("k", "POST", uri, body).expect("a key").fingerprint;
+        let print = |uri, body| Keyed::new("k", "a", "POST", uri, body).expect("a key").fingerprint;
         assert_eq!(print("/a", b"b".as_slice()), print("/a", b"b"));
         assert_ne!(print("/a", b"b".as_slice()), print("/ab", b""));
     }

@@ -15,6 +15,7 @@ mod history;
 mod idempotency;
 mod images;
 mod interpreter;
+mod keys;
 mod listen;
 mod previews;
 mod query;

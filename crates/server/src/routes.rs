@@ -63,6 +63,9 @@ pub(crate) enum Route {
     BeginArchive { id: String },
     ArchivePiece { id: String, upload: String },
     EndArchive { id: String, upload: String, how: End },
+    CreateKey,
+    ListKeys,
+    DeleteKey { id: String },
     ListImages,
     ResolveImage,
     GetImage { id: String },
@@ -118,6 +121,9 @@ pub(crate) fn find(method: &Method, components: &[String]) -> Result<Route, Fail
         ["v1", "sandboxes", id, rest @ ..] => {
             return sandbox_part(method, id, rest).unwrap_or_else(|| Err(no_route(&parts)));
         }
+        ["v1", "keys"] if get => Some(Route::ListKeys),
+        ["v1", "keys"] => post.then_some(Route::CreateKey),
+        ["v1", "keys", id] => delete.then(|| Route::DeleteKey { id: (*id).to_owned() }),
         ["v1", "images"] if get => Some(Route::ListImages),
         ["v1", "images", "resolve"] if get => Some(Route::ResolveImage),
         ["v1", "images", part] if get && !part.contains(':') => Some(Route::GetImage { id: (*part).to_owned() }),

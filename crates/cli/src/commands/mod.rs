@@ -9,6 +9,7 @@ pub mod files;
 pub mod fork;
 pub mod forward;
 pub mod get;
+pub mod keys;
 pub mod life;
 pub mod ls;
 pub mod manual;
@@ -56,6 +57,7 @@ fn dispatch(cli: Cli) -> Result<Exit, Fault> {
         Command::Whoami => small_runtime()?.block_on(async { account::whoami(&Session::open(&global)?).await }),
         Command::Limits => small_runtime()?.block_on(async { account::limits(&Session::open(&global)?).await }),
         Command::Usage => small_runtime()?.block_on(async { account::usage(&Session::open(&global)?).await }),
+        Command::Keys(verb) => small_runtime()?.block_on(async { verb.run(&Session::open(&global)?).await }),
         Command::Snapshots(verb) => small_runtime()?.block_on(async { verb.run(&Session::open(&global)?).await }),
     }
 }

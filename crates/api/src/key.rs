@@ -1,0 +1,44 @@
+//! Keys: who may ask a node.
+
+use crate::fields::{Fields, Issues};
+use branchbox_model::{Timestamp, names};
+use serde::{Deserialize, Serialize};
+
+/// `POST /v1/keys`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct KeyRequest {
+    /// What it is for; unique.
+    pub name: String,
+}
+
+impl KeyRequest {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// Every issue with it.
+    pub fn parse(body: &[u8]) -> Result<Self, Issues> {
+        let mut fields = Fields::open(body)?;
+        let name = fields.required_text("name");
+        if !name.is_empty() {
+            fields.check(names::check_name(&name));
+        }
+        fields.finish(Self { name })
+    }
+}
+
+/// A key, without itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KeyInfo {
+    /// Its id; no secret.
+    pub id: String,
+    /// What it is for.
+    pub name: String,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it was last used, to the minute.
+    pub used_at: Option<Timestamp>,
+    /// The key itself, in the answer to its making and never again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
