@@ -17,6 +17,7 @@ mod files;
 mod image;
 mod interpreter;
 mod key;
+mod metrics;
 mod misc;
 mod preview;
 mod sandbox;
@@ -41,6 +42,7 @@ pub use interpreter::{
     CellError, CellEvent, CellResult, CellStatus, ContextInfo, ContextRequest, Execution, RunRequest,
 };
 pub use key::{KeyInfo, KeyRequest};
+pub use metrics::{Metrics, MetricsPoint, MetricsRange};
 pub use misc::{
     AccountLimit, DailyLimit, Empty, Limits, Me, NetworkRequest, NetworkRules, Note, Page, Timings, Usage,
     UsageResource,

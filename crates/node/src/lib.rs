@@ -27,6 +27,7 @@ mod keys;
 mod lifecycle;
 mod live;
 mod meter;
+mod metrics;
 mod node;
 mod pause;
 mod peer;

@@ -5,6 +5,7 @@
 
 use crate::clients::{GuestClient, KeeperClient};
 use crate::error::NodeError;
+use crate::metrics::Series;
 use branchbox_catalog::{Catalog, SandboxRecord, Usage};
 use branchbox_model::{SandboxId, SandboxState, SnapshotMode, Timestamp};
 use branchbox_protocol::keeper::Running;
@@ -82,6 +83,8 @@ pub(crate) struct Live {
     pub(crate) refused: AtomicU32,
     /// What is in the catalog of its use already.
     pub(crate) metered: tokio::sync::Mutex<Usage>,
+    /// What it used over time.
+    pub(crate) series: Series,
 }
 
 impl Live {
@@ -98,6 +101,7 @@ impl Live {
             capture: tokio::sync::Mutex::new(()),
             write: tokio::sync::Mutex::new(()),
             metered: tokio::sync::Mutex::new(metered),
+            series: Series::default(),
         })
     }
 

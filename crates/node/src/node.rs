@@ -7,7 +7,7 @@ use crate::keys::Keys;
 use crate::live::Live;
 use crate::state_dir::StateDir;
 use crate::uploads::Uploads;
-use crate::{clock, meter, recover};
+use crate::{clock, meter, metrics, recover};
 use branchbox_catalog::{Catalog, SqliteCatalog};
 use branchbox_jail::cgroup::Layout;
 use branchbox_layers::HostImage;
@@ -129,6 +129,7 @@ impl Node {
         recover::run(&node).await?;
         tokio::spawn(clock::run(Arc::downgrade(&node.inner), node.inner.closing.subscribe()));
         tokio::spawn(meter::run(Arc::downgrade(&node.inner), node.inner.closing.subscribe()));
+        tokio::spawn(metrics::run(Arc::downgrade(&node.inner), node.inner.closing.subscribe()));
         Ok(node)
     }
 

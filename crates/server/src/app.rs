@@ -188,6 +188,7 @@ async fn dispatch(app: &App, route: Route, asked: Asked) -> Answered {
         Route::Me => Answer::ok(&node.me(&asked.caller)),
         Route::Limits => Answer::ok(&node.limits()),
         Route::Audit => audit::list(node, asked).await,
+        Route::Metrics { id } => history::metrics(node, &id, asked).await,
         Route::Events => history::events(node, asked).await,
         Route::Usage => Answer::ok(&node.usage().await?),
         Route::ListSandboxes => sandboxes::list(node, asked).await,

@@ -2,7 +2,7 @@
 
 use crate::answer::{Answer, Answered};
 use crate::app::Asked;
-use branchbox_api::{Issue, Issues};
+use branchbox_api::{Issue, Issues, MetricsRange};
 use branchbox_catalog::EventFilter;
 use branchbox_node::Node;
 
@@ -19,4 +19,12 @@ pub(crate) async fn events(node: &Node, asked: Asked) -> Answered {
     let filter = EventFilter { resource, kind, before, limit: query.page() };
     query.finish()?;
     Answer::ok(&node.events(filter).await?)
+}
+
+/// `GET …/metrics`.
+pub(crate) async fn metrics(node: &Node, id: &str, asked: Asked) -> Answered {
+    let mut query = asked.query;
+    let range = query.text("range").and_then(|text| query.word("range", &text)).unwrap_or(MetricsRange::Hour);
+    query.finish()?;
+    Answer::ok(&node.metrics(id, range).await?)
 }

@@ -17,7 +17,6 @@ const SANDBOX_VERBS: &[(&str, &str)] = &[
 
 /// Parts of a sandbox, as the first component behind its id.
 const SANDBOX_PARTS: &[(&str, &str)] = &[
-    ("metrics", "see GET /v1/usage"),
     ("sessions", "use the admin key"),
     ("mcp", "use the API"),
     ("mounts", "write files instead"),
