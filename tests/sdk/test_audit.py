@@ -1,7 +1,7 @@
 """The audit log: who changed what, written before the answer."""
 import pytest
 from support.node import Node
-from withruntime import InvalidRequestError, NotFoundError, __version__
+from withruntime import InvalidRequestError, NotFoundError, Runtime, __version__
 
 
 def lines_of(runtime, sandbox_id: str) -> list[dict]:
@@ -35,6 +35,19 @@ def test_every_change_has_a_line_with_who_and_what(runtime):
     runtime.snapshots.delete(snapshot["id"])
     newest = runtime.audit.list(limit=1)["events"][0]
     assert (newest["action"], newest["target"]["id"]) == ("snapshot.deleted", snapshot["id"])
+
+
+def test_each_key_is_its_own_actor_and_keys_are_changes_too(node, runtime):
+    made = node.raw("POST", "/v1/keys", {"name": "audited"}).json
+    with Runtime(api_key=made["key"], base_url=node.url) as other:
+        other.sandboxes.create().delete()
+    node.raw("DELETE", "/v1/keys/audited")
+    lines = list(reversed(runtime.audit.list(limit=4)["events"]))
+    assert [line["action"] for line in lines] == ["key.created", "sandbox.created", "sandbox.deleted", "key.deleted"]
+    assert [line["actor"]["id"] for line in lines] == ["admin", made["id"], made["id"], "admin"]
+    assert lines[1]["actor"]["name"] == "audited"
+    assert all(lines[at]["target"] == {"type": "key", "id": made["id"]} for at in (0, 3))
+    assert made["key"] not in str(lines), "no key is ever in the log"
 
 
 def test_what_failed_and_what_is_repeated_has_no_line(runtime):

@@ -75,7 +75,7 @@ pub(crate) async fn handle(app: Arc<App>, access: Access, request: Request<Body>
     }
     let request_id = format!("req_{}", SandboxId::generate().as_str().replace('-', ""));
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let asker = Asker::of(access, &request, &request_id);
+    let asker = Asker::of(&request, &request_id);
     let (answered, origin) = match read(&app, access, request).await {
         Ok((route, asked, keyed)) => run(app, &method, route, asked, keyed, asker).await,
         Err(failure) => (Err(failure), Origin::Fresh),
@@ -162,8 +162,8 @@ async fn run(
         return (dispatch(&app, route, asked).await, Origin::Fresh);
     }
     let task = tokio::spawn(async move {
-        let (node, changed) = (&app.node, route.clone());
-        let run = audit::watched(node, &changed, asker, dispatch(&app, route, asked));
+        let (node, caller, changed) = (&app.node, asked.caller.clone(), route.clone());
+        let run = audit::watched(node, &caller, &changed, asker, dispatch(&app, route, asked));
         match keyed {
             None => (run.await, Origin::Fresh),
             Some(keyed) => {

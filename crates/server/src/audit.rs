@@ -5,7 +5,7 @@
 //! but for a fork of which some copies run; a repeated idempotency key changes nothing and is not in it again.
 
 use crate::answer::{Answer, Answered, Failure};
-use crate::app::{Access, Asked};
+use crate::app::Asked;
 use crate::routes::Route;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
@@ -13,7 +13,7 @@ use axum::http::Request;
 use branchbox_api::{Issue, Issues};
 use branchbox_catalog::{AuditDetail, AuditFilter, AuditRecord};
 use branchbox_model::Timestamp;
-use branchbox_node::Node;
+use branchbox_node::{Caller, Node};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 
@@ -27,11 +27,9 @@ const TARGET_CHARS_MAX: usize = 128;
 const PAGE_MAX: u64 = 200;
 const PAGE_DEFAULT: u32 = 50;
 
-/// Who asks, and how.
+/// How somebody asks.
 #[derive(Debug)]
 pub(crate) struct Asker {
-    kind: &'static str,
-    key: Option<(String, String)>,
     ip: Option<String>,
     via: Option<String>,
     request: String,
@@ -39,15 +37,20 @@ pub(crate) struct Asker {
 
 impl Asker {
     /// Reads what a request says of itself.
-    pub(crate) fn of(access: Access, request: &Request<Body>, request_id: &str) -> Self {
-        let (kind, key) = match access {
-            Access::Key => ("key", Some(("admin".to_owned(), "admin key".to_owned()))),
-            Access::Owner => ("owner", None),
-        };
+    pub(crate) fn of(request: &Request<Body>, request_id: &str) -> Self {
         let ip = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip().to_string());
         let via = request.headers().get(CLIENT_HEADER).and_then(|value| value.to_str().ok());
         let via = via.map(|via| via.chars().take(CLIENT_BYTES_MAX).collect());
-        Self { kind, key, ip, via, request: request_id.to_owned() }
+        Self { ip, via, request: request_id.to_owned() }
+    }
+}
+
+/// Who asks: the kind, and the key's id and name.
+fn actor(caller: &Caller) -> (&'static str, Option<String>, Option<String>) {
+    match caller {
+        Caller::Owner => ("owner", None, None),
+        Caller::Admin => ("key", Some("admin".into()), Some("admin key".into())),
+        Caller::Key { id, name } => ("key", Some(id.clone()), Some(name.clone())),
     }
 }
 
@@ -73,6 +76,8 @@ fn change(route: &Route) -> Option<(&'static str, &'static str, String)> {
         Route::UpdateSnapshot { id } => ("snapshot.updated", "snapshot", id.as_str()),
         Route::ExtendSnapshot { id } => ("snapshot.extended", "snapshot", id.as_str()),
         Route::DeleteSnapshot { id } => ("snapshot.deleted", "snapshot", id.as_str()),
+        Route::CreateKey => ("key.created", "key", ""),
+        Route::DeleteKey { id } => ("key.deleted", "key", id.as_str()),
         _ => return None,
     };
     Some((action, kind, target.chars().take(TARGET_CHARS_MAX).collect()))
@@ -94,7 +99,13 @@ fn more(action: &str, body: &Value) -> Option<Value> {
 }
 
 /// Runs a request, and writes down what it has changed.
-pub(crate) async fn watched(node: &Node, route: &Route, asker: Asker, run: impl Future<Output = Answered>) -> Answered {
+pub(crate) async fn watched(
+    node: &Node,
+    caller: &Caller,
+    route: &Route,
+    asker: Asker,
+    run: impl Future<Output = Answered>,
+) -> Answered {
     let Some((action, kind, target)) = change(route) else { return run.await };
     let sandbox_in_path = match route {
         Route::Snapshot { id } => Some(id.chars().take(TARGET_CHARS_MAX).collect()),
@@ -107,7 +118,7 @@ pub(crate) async fn watched(node: &Node, route: &Route, asker: Asker, run: impl 
     let answered = run.await;
     let (target, more) = match &answered {
         Ok(Answer::Json { body, .. }) => {
-            let is_it = kind == "snapshot" || action.starts_with("sandbox.") && action != "sandbox.forked";
+            let is_it = kind != "sandbox" || action.starts_with("sandbox.") && action != "sandbox.forked";
             let id = body.get("id").and_then(Value::as_str).filter(|_| is_it);
             (id.map_or(target, str::to_owned), more(action, body).or(preview_port))
         }
@@ -118,9 +129,9 @@ pub(crate) async fn watched(node: &Node, route: &Route, asker: Asker, run: impl 
         },
     };
     let sandbox = sandbox_in_path.or_else(|| (kind == "sandbox").then(|| target.clone()));
-    let (actor, actor_name) = asker.key.unzip();
+    let (actor_kind, actor, actor_name) = actor(caller);
     let detail = AuditDetail {
-        actor_kind: asker.kind.into(),
+        actor_kind: actor_kind.into(),
         actor,
         actor_name,
         target_kind: kind.into(),
