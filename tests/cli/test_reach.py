@@ -1,12 +1,13 @@
 """What a person reaches of a sandbox from outside: shared ports, code, terminals and tunnels; and what is not there."""
 import json
 import os
+import pathlib
 import subprocess
 import urllib.error
 import urllib.request
 
 import pytest
-from support.node import BINARY
+from support.node import BINARY, Node
 from support.wait import until
 
 
@@ -68,3 +69,45 @@ def test_what_is_not_there_says_so(words):
     assert ran.returncode == 1 and ran.stdout == "" and "this node has no" in ran.stderr and "hint:" in ran.stderr
     ran = subprocess.run([BINARY, *words, "--json"], capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 1 and json.loads(ran.stderr)["error"]["code"] == "unavailable"
+
+
+def test_what_has_happened_is_shown(node, web):
+    node.cli("pause", "web")
+    node.cli("wake", "web")
+    lines = [line.split() for line in node.cli("events", "--sandbox", "web").stdout.splitlines()]
+    assert lines[0] == ["TIME", "EVENT", "NAME", "ID"]
+    assert [line[1] for line in lines[1:3]] == ["sandbox.woken", "sandbox.paused"] and lines[1][2:] == ["web", web]
+    only = json.loads(node.cli("events", "--type", "sandbox.paused", "--limit", "1", "--json").stdout)["data"]
+    assert [(one["type"], one["resourceId"]) for one in only] == [("sandbox.paused", web)]
+    line = node.cli("audit", "--action", "sandbox.woken", "--limit", "1").stdout.splitlines()[1].split()
+    assert line[1] == "sandbox.woken" and line[-1] == web
+
+
+def test_what_is_used_is_shown(node, web):
+    until(lambda: "\nnow " in node.cli("metrics", "web", "--range", "15m").stdout, seconds=30)
+    table = node.cli("metrics", "web", "--range", "15m")
+    assert table.stdout.startswith("TIME ") and "\nnow " in table.stdout and table.stderr.startswith("running, of ")
+    shown = json.loads(node.cli("metrics", "web", "--json").stdout)
+    assert (shown["sandboxId"], shown["range"]) == (web, "1h") and shown["latest"]["memoryBytes"] > 0
+    assert node.cli("metrics", "web", "--range", "2h", check=False).returncode == 2
+
+
+def test_every_line_of_the_readmes_tour(tmp_path):
+    """The tour as it stands there, run by a shell in a directory with a repository."""
+    tour = pathlib.Path("README.md").read_text().split("## The same from a shell")[1].split("```")[1]
+    lines = [line[2:] for line in tour.splitlines() if line.startswith("$ ")]
+    assert len(lines) > 8 and all(line.startswith("branchbox ") for line in lines)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "branchbox").symlink_to(os.path.abspath(BINARY))
+    subprocess.run(["git", "init", "-q", "repo"], cwd=tmp_path, check=True, timeout=60)
+    (tmp_path / "repo" / "file").write_text("x")
+    said = {}
+    with Node() as own:
+        env = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "BRANCHBOX_STATE_DIR": str(own.state_dir)}
+        for line in lines:
+            ran = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120,
+                                 check=False, stdin=subprocess.DEVNULL)
+            assert ran.returncode == 0, f"{line}: {ran.stderr}"
+            said[line.split()[1]] = ran.stdout
+    assert said["exec"] == "?? file\n" and said["run-code"] == "['.git', 'file']\n"
+    assert len(said["fork"].split()) == 4 and said["pause"].endswith(" paused\n") and "sandbox.paused" in said["events"]

@@ -16,7 +16,6 @@ const ABSENT: &[(&str, &str)] = &[
     ("session", "use a key of the node"),
     ("mount", "copy with `branchbox cp`"),
     ("desktop", "use `branchbox shell`, or share a port with `branchbox preview`"),
-    ("metrics", "see `branchbox usage`"),
     ("watch", "run a watcher inside with `branchbox exec`"),
     // Products, and what an account has.
     ("images", "leave --image out: a sandbox sees this machine's own programs"),

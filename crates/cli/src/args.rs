@@ -44,16 +44,26 @@ pub struct Global {
 pub enum Command {
     Try(crate::attempt::TryArgs),
     Serve(commands::serve::ServeArgs),
-    /// Say what this machine can do, and what it lacks
+    /// Say what this machine can do, and what it lacks.
+    ///
+    /// Example: `branchbox doctor`
     Doctor,
     Completions(commands::manual::CompletionsArgs),
     Man(commands::manual::ManArgs),
-    /// Show who this client is to the node
+    /// Show who this client is to the node.
+    ///
+    /// Example: `branchbox whoami`
     Whoami,
-    /// Show what may be used, and what is
+    /// Show what may be used, and what is.
+    ///
+    /// Example: `branchbox limits`
     Limits,
-    /// Show what was used
+    /// Show what was used.
+    ///
+    /// Example: `branchbox usage --json`
     Usage,
+    Events(commands::history::EventsArgs),
+    Audit(commands::history::AuditArgs),
     /// A verb on sandboxes, said flat.
     #[command(flatten)]
     Sandbox(SandboxVerb),
@@ -96,6 +106,7 @@ pub enum SandboxVerb {
     Previews(commands::previews::PreviewsArgs),
     Unshare(commands::previews::UnshareArgs),
     RunCode(commands::code::RunCodeArgs),
+    Metrics(commands::metrics::MetricsArgs),
     Shell(commands::shell::ShellArgs),
     PortForward(commands::forward::PortForwardArgs),
 }
@@ -163,6 +174,9 @@ mod tests {
             "branchbox shell web --process p1",
             "branchbox port-forward web 8080:80",
             "branchbox spawn web --pty -- bash",
+            "branchbox events --sandbox web --type sandbox.paused --limit 5",
+            "branchbox audit --action sandbox.deleted",
+            "branchbox metrics web --range 15m",
             "branchbox whoami",
             "branchbox keys create --name laptop",
             "branchbox keys ls",

@@ -14,6 +14,7 @@ mod connect;
 mod exit;
 mod fault;
 mod output;
+mod reference;
 mod resolve;
 mod signals;
 mod table;

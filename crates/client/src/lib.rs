@@ -8,6 +8,7 @@
 mod calls;
 mod error;
 mod exec_stream;
+mod history;
 mod life;
 mod reach;
 mod socket;
@@ -17,6 +18,7 @@ mod wire;
 pub use calls::{SandboxQuery, SnapshotQuery, Wait};
 pub use error::ClientError;
 pub use exec_stream::ExecStream;
+pub use history::EventQuery;
 pub use reach::Cell;
 pub use socket::{Keyboard, Screen, Shown, Terminal, TerminalRequest, Tunnel};
 pub use transport::Client;

@@ -21,9 +21,13 @@ pub enum KeysVerb {
         #[arg(long)]
         name: String,
     },
-    /// List keys, without themselves
+    /// List keys, without themselves.
+    ///
+    /// Example: `branchbox keys ls`
     Ls,
-    /// Take keys away; from then on they open nothing
+    /// Take keys away; from then on they open nothing.
+    ///
+    /// Example: `branchbox keys rm laptop`
     Rm {
         /// Each a name or an id
         #[arg(required = true)]

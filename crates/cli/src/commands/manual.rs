@@ -25,6 +25,9 @@ pub struct ManArgs {
     /// Write them into this directory instead
     #[arg(long)]
     pub dir: Option<PathBuf>,
+    /// Print the reference of all commands as Markdown
+    #[arg(long, hide = true, conflicts_with = "dir")]
+    pub markdown: bool,
 }
 
 impl CompletionsArgs {
@@ -44,6 +47,10 @@ impl ManArgs {
     /// When a file cannot be written.
     pub fn run(self) -> Result<Exit, Fault> {
         let failed = |error: std::io::Error| Fault::failed("cannot write the manual").because(&error);
+        if self.markdown {
+            output::data(&crate::reference::markdown());
+            return Ok(Exit::Done);
+        }
         match self.dir {
             Some(dir) => {
                 fs_err::create_dir_all(&dir).map_err(failed)?;

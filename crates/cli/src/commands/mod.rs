@@ -9,10 +9,12 @@ pub mod files;
 pub mod fork;
 pub mod forward;
 pub mod get;
+pub mod history;
 pub mod keys;
 pub mod life;
 pub mod ls;
 pub mod manual;
+pub mod metrics;
 pub mod previews;
 pub mod processes;
 pub mod rm;
@@ -58,6 +60,8 @@ fn dispatch(cli: Cli) -> Result<Exit, Fault> {
         Command::Limits => small_runtime()?.block_on(async { account::limits(&Session::open(&global)?).await }),
         Command::Usage => small_runtime()?.block_on(async { account::usage(&Session::open(&global)?).await }),
         Command::Keys(verb) => small_runtime()?.block_on(async { verb.run(&Session::open(&global)?).await }),
+        Command::Events(args) => small_runtime()?.block_on(async { args.run(&Session::open(&global)?).await }),
+        Command::Audit(args) => small_runtime()?.block_on(async { args.run(&Session::open(&global)?).await }),
         Command::Snapshots(verb) => small_runtime()?.block_on(async { verb.run(&Session::open(&global)?).await }),
     }
 }
@@ -93,6 +97,7 @@ fn on_sandboxes(verb: SandboxVerb, global: &Global) -> Result<Exit, Fault> {
             SandboxVerb::Previews(args) => args.run(session).await,
             SandboxVerb::Unshare(args) => args.run(session).await,
             SandboxVerb::RunCode(args) => args.run(session).await,
+            SandboxVerb::Metrics(args) => args.run(session).await,
             SandboxVerb::Shell(args) => args.run(session).await,
             SandboxVerb::PortForward(args) => args.run(session).await,
         }

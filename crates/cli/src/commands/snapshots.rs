@@ -16,20 +16,28 @@ use std::fmt::Write as _;
 /// List and keep snapshots
 #[derive(Debug, Subcommand)]
 pub enum SnapshotsVerb {
-    /// List snapshots, newest first
+    /// List snapshots, newest first.
+    ///
+    /// Example: `branchbox snapshots ls --sandbox web`
     Ls {
         /// Only those of this sandbox
         #[arg(long)]
         sandbox: Option<String>,
     },
-    /// Show one snapshot
+    /// Show one snapshot.
+    ///
+    /// Example: `branchbox snapshots get flask-ready`
     Get {
         /// The snapshot: id, name, or at least 6 characters an id begins with
         snapshot: String,
     },
-    /// Change a snapshot's name or labels
+    /// Change a snapshot's name or labels.
+    ///
+    /// Example: `branchbox snapshots update flask-ready --label task=done`
     Update(UpdateArgs),
-    /// Keep a snapshot for this many days from now on
+    /// Keep a snapshot for this many days from now on.
+    ///
+    /// Example: `branchbox snapshots extend flask-ready 30`
     Extend {
         /// The snapshot: id, name, or at least 6 characters an id begins with
         snapshot: String,
@@ -37,7 +45,9 @@ pub enum SnapshotsVerb {
         #[arg(value_parser = clap::value_parser!(u32).range(1..=365))]
         days: u32,
     },
-    /// Remove snapshots; sandboxes started from them run on
+    /// Remove snapshots; sandboxes started from them run on.
+    ///
+    /// Example: `branchbox snapshots rm flask-ready`
     Rm {
         /// Each an id, name, or at least 6 characters an id begins with
         #[arg(required = true)]
