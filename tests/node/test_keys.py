@@ -68,3 +68,15 @@ def test_idempotency_keys_belong_to_their_key(node):
         node.client.sandboxes.delete(box["id"])
     node.raw("DELETE", "/v1/keys/first")
     node.raw("DELETE", "/v1/keys/second")
+
+
+def test_the_audit_log_names_the_key(node):
+    made = make(node, "auditor").json
+    sandbox = Runtime(api_key=made["key"], base_url=node.url).sandboxes.create()
+    sandbox.delete()
+    node.raw("DELETE", "/v1/keys/auditor")
+    lines = node.raw("GET", "/v1/audit?limit=50").json["events"]
+    by_key = [line["action"] for line in lines if line["actor"]["id"] == made["id"]]
+    assert by_key == ["sandbox.deleted", "sandbox.created"] and made["key"] not in str(lines)
+    [removed] = [line for line in lines if line["action"] == "key.deleted" and line["target"]["id"] == made["id"]]
+    assert removed["actor"]["id"] == "admin"
