@@ -14,6 +14,7 @@ mod connect;
 mod exit;
 mod fault;
 mod output;
+mod progress;
 mod reference;
 mod resolve;
 mod signals;

@@ -5,6 +5,7 @@ use crate::connect::{Session, refused};
 use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::output::{self, Form};
+use crate::progress::during;
 use crate::resolve;
 use crate::text::{mebibytes, pair, seconds};
 use branchbox_api::{CreateRequest, NetworkRequest};
@@ -97,8 +98,9 @@ impl CreateArgs {
     pub async fn run(self, session: &Session) -> Result<Exit, Fault> {
         let wait = if self.no_wait { Wait::No } else { Wait::UntilReady };
         let request = self.request(session).await?;
-        let made =
-            session.client.create(&request, wait).await.map_err(|error| refused("cannot create a sandbox", error))?;
+        let made = during(session.form, "starting a sandbox", session.client.create(&request, wait))
+            .await
+            .map_err(|error| refused("cannot create a sandbox", error))?;
         match session.form {
             Form::Json => output::json(&made),
             Form::Text => output::data(&format!("{}\n", made.id)),

@@ -8,6 +8,7 @@ use crate::connect::{Session, refused};
 use crate::exit::Exit;
 use crate::fault::{Fault, printable};
 use crate::output::{self, Form};
+use crate::progress::during;
 use crate::table::Table;
 use crate::text::bytes;
 use branchbox_api::FileEntryType;
@@ -101,7 +102,9 @@ async fn into(session: &Session, source: &str, text: &str, path: &str) -> Result
     let facts = fs_err::metadata(from).map_err(local("read", from))?;
     if facts.is_dir() {
         let archive = packed(from).map_err(local("pack", from))?;
-        session.client.unpack(&id, path, &archive).await.map_err(|error| refused(&what, error))?;
+        during(session.form, "copying in", session.client.unpack(&id, path, &archive))
+            .await
+            .map_err(|error| refused(&what, error))?;
         return Ok(Exit::Done);
     }
     let content = fs_err::read(from).map_err(local("read", from))?;
@@ -116,7 +119,9 @@ async fn into(session: &Session, source: &str, text: &str, path: &str) -> Result
     let name = from.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let path = if is_folder { format!("{}/{name}", path.trim_end_matches('/')) } else { path.to_owned() };
     let mode = facts.permissions().mode() & 0o777;
-    session.client.upload(&id, &path, mode, &content.into()).await.map_err(|error| refused(&what, error))?;
+    during(session.form, "copying in", session.client.upload(&id, &path, mode, &content.into()))
+        .await
+        .map_err(|error| refused(&what, error))?;
     Ok(Exit::Done)
 }
 
@@ -137,11 +142,15 @@ async fn out(session: &Session, text: &str, path: &str, target: &str) -> Result<
         if target == "-" {
             return Err(Fault::usage("a folder cannot go to standard output"));
         }
-        let archive = session.client.pack(&id, path).await.map_err(|error| refused(&what, error))?;
+        let archive = during(session.form, "copying out", session.client.pack(&id, path))
+            .await
+            .map_err(|error| refused(&what, error))?;
         unpack(&archive, Path::new(target)).map_err(local("unpack into", Path::new(target)))?;
         return Ok(Exit::Done);
     }
-    let content = session.client.read_file(&id, path).await.map_err(|error| refused(&what, error))?;
+    let content = during(session.form, "copying out", session.client.read_file(&id, path))
+        .await
+        .map_err(|error| refused(&what, error))?;
     if target == "-" {
         output::raw(false, &content);
         return Ok(Exit::Done);

@@ -5,6 +5,7 @@ use crate::connect::{Session, refused};
 use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::output::{self, Form};
+use crate::progress::during;
 use crate::text::{count, duration, pair};
 use branchbox_api::{ForkAnswer, ForkRequest};
 use clap::Args;
@@ -48,7 +49,9 @@ impl ForkArgs {
             keep_snapshot: self.keep_snapshot,
         };
         let what = format!("cannot fork sandbox `{}`", self.sandbox);
-        let answer = session.client.fork(&id, &request).await.map_err(|error| refused(&what, error))?;
+        let answer = during(session.form, "copying", session.client.fork(&id, &request))
+            .await
+            .map_err(|error| refused(&what, error))?;
         match session.form {
             Form::Json => output::json(&answer),
             Form::Text => {

@@ -4,6 +4,7 @@ use super::{sandbox, show_state};
 use crate::connect::{Session, refused};
 use crate::exit::Exit;
 use crate::fault::Fault;
+use crate::progress::during;
 use crate::text::{pair, seconds};
 use branchbox_api::{OnTimeout, UpdateRequest, WakeRequest};
 use clap::{Args, ValueEnum};
@@ -131,7 +132,10 @@ impl PauseArgs {
     pub async fn run(self, session: &Session) -> Result<Exit, Fault> {
         let id = sandbox(session, &self.sandbox).await?;
         let what = format!("cannot pause sandbox `{}`", self.sandbox);
-        show_state(session.form, &session.client.pause(&id).await.map_err(|error| refused(&what, error))?);
+        show_state(
+            session.form,
+            &during(session.form, "pausing", session.client.pause(&id)).await.map_err(|error| refused(&what, error))?,
+        );
         Ok(Exit::Done)
     }
 }
@@ -145,7 +149,7 @@ impl WakeArgs {
         let id = sandbox(session, &self.sandbox).await?;
         let what = format!("cannot wake sandbox `{}`", self.sandbox);
         let request = WakeRequest { timeout_seconds: self.timeout };
-        let info = match session.client.wake(&id, &request).await {
+        let info = match during(session.form, "waking", session.client.wake(&id, &request)).await {
             Err(error) if error.code() == Some("not_paused") && self.timeout.is_none() => {
                 session.client.get(&id).await.map_err(|error| refused(&what, error))?
             }
@@ -164,7 +168,12 @@ impl RestartArgs {
     pub async fn run(self, session: &Session) -> Result<Exit, Fault> {
         let id = sandbox(session, &self.sandbox).await?;
         let what = format!("cannot restart sandbox `{}`", self.sandbox);
-        show_state(session.form, &session.client.restart(&id).await.map_err(|error| refused(&what, error))?);
+        show_state(
+            session.form,
+            &during(session.form, "restarting", session.client.restart(&id))
+                .await
+                .map_err(|error| refused(&what, error))?,
+        );
         Ok(Exit::Done)
     }
 }

@@ -6,6 +6,7 @@ use crate::connect::{Session, refused};
 use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::output;
+use crate::progress::during;
 use branchbox_api::{ExecRequest, TIMEOUT_MS_MAX};
 use branchbox_client::Wait;
 use clap::Args;
@@ -36,7 +37,7 @@ impl RunArgs {
     pub async fn run(self, session: &Session) -> Result<Exit, Fault> {
         let input = piped_input()?;
         let request = self.create.request(session).await?;
-        let made = session.client.create(&request, Wait::UntilReady).await;
+        let made = during(session.form, "starting a sandbox", session.client.create(&request, Wait::UntilReady)).await;
         let made = made.map_err(|error| refused("cannot create a sandbox", error))?;
         let (command, argv) = command_of(self.command);
         let request = ExecRequest {

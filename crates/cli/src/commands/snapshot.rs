@@ -5,6 +5,7 @@ use crate::connect::{Session, refused};
 use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::output::{self, Form};
+use crate::progress::during;
 use crate::text::pair;
 use branchbox_api::SnapshotRequest;
 use branchbox_model::{SnapshotMode, SnapshotState};
@@ -47,7 +48,9 @@ impl SnapshotArgs {
             mode: self.disk.then_some(SnapshotMode::Disk),
         };
         let what = format!("cannot save sandbox `{}`", self.sandbox);
-        let made = session.client.snapshot(&id, &request).await.map_err(|error| refused(&what, error))?;
+        let made = during(session.form, "saving", session.client.snapshot(&id, &request))
+            .await
+            .map_err(|error| refused(&what, error))?;
         match session.form {
             Form::Json => output::json(&made),
             Form::Text => output::data(&format!("{}\n", made.id)),
