@@ -1,4 +1,5 @@
 """Every verb on a sandbox, as people and as scripts of the Runtime command line say them."""
+import hashlib
 import json
 import os
 import pathlib
@@ -122,6 +123,12 @@ def test_files_go_in_and_out(node, made, tmp_path):
     assert (tmp_path / "back").read_bytes() == big
     node.cli("cp", "web:/workspace/bin/tool", str(tmp_path / "again"))
     assert stat.S_IMODE((tmp_path / "again").stat().st_mode) == 0o755
+    node.cli("exec", "web", "--", "mkdir -p huge && head -c 80M /dev/urandom > huge/file && md5sum < huge/file > sum")
+    digest = node.cli("cat", "web", "/workspace/sum").stdout.split()[0]
+    node.cli("cp", "web:/workspace/huge/file", str(tmp_path / "huge"))
+    node.cli("cp", "web:/workspace/huge", str(tmp_path / "folder"))
+    for copied in (tmp_path / "huge", tmp_path / "folder" / "file"):
+        assert hashlib.md5(copied.read_bytes()).hexdigest() == digest, "more than one answer of JSON may have"
     listed = node.cli("files", "web", "--depth", "2").stdout
     assert "/workspace/bin/tool" in listed and "/workspace/bin/" in listed
     for words in (("cp", "a", "b"), ("cp", "web:/a", "web:/b")):

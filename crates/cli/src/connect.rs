@@ -121,6 +121,7 @@ pub fn refused(what: &str, error: ClientError) -> Fault {
             fault.hint_opt(info.hint.clone())
         }
         ClientError::Closed { .. } => Fault::failed(what).coded("closed").because(&error),
+        ClientError::Write(_) => Fault::failed(what).coded("write_failed").because(&error),
         ClientError::Malformed { .. } => Fault::new(Exit::Internal, what).because(&error),
         _ => Fault::cannot_run(what)
             .coded("unreachable")

@@ -43,6 +43,9 @@ pub enum ClientError {
         /// Why, in the node's words.
         reason: String,
     },
+    /// What came could not be written here.
+    #[error("cannot write what was received")]
+    Write(#[source] std::io::Error),
     /// An answer that is none.
     #[error("the node answered {problem}")]
     Malformed {

@@ -11,6 +11,7 @@ use branchbox_api::{
 use bytes::Bytes;
 use hyper::Method;
 use sha2::{Digest, Sha256};
+use std::io::Write;
 
 /// Bytes that are written in one call.
 const WHOLE_BYTES_MAX: usize = 1024 * 1024;
@@ -161,13 +162,22 @@ impl Client {
         }
     }
 
-    /// A folder as an uncompressed archive.
+    /// Writes a folder's uncompressed archive, of any size, as it comes.
     ///
     /// # Errors
-    /// [`ClientError`].
-    pub async fn pack(&self, id: &str, path: &str) -> Result<Bytes, ClientError> {
+    /// [`ClientError`]; what is written then is a part.
+    pub async fn pack(&self, id: &str, path: &str, to: &mut (dyn Write + Send)) -> Result<(), ClientError> {
         let call = get(format!("{}/files/archive?path={}", sandbox(id), encoded(path)));
-        self.bytes(Call { accept: "application/octet-stream", ..call }).await
+        self.save(Call { accept: "application/octet-stream", ..call }, to).await
+    }
+
+    /// Writes a file's content, of any size, as it comes.
+    ///
+    /// # Errors
+    /// [`ClientError`]; what is written then is a part.
+    pub async fn download(&self, id: &str, path: &str, to: &mut (dyn Write + Send)) -> Result<(), ClientError> {
+        let call = get(format!("{}/files/content?path={}", sandbox(id), encoded(path)));
+        self.save(Call { accept: "application/octet-stream", ..call }, to).await
     }
 
     /// Unpacks an uncompressed archive into a folder.

@@ -109,6 +109,27 @@ impl Client {
         read_all(response).await
     }
 
+    /// Sends a call and writes its answer, of any size, as it comes. Sent again only while nothing has been written: an
+    /// error behind that means that a part is there.
+    pub(crate) async fn save(&self, call: Call, to: &mut (dyn std::io::Write + Send)) -> Result<(), ClientError> {
+        let mut wait = BACKOFF;
+        let mut tries = 1;
+        let mut body = loop {
+            match self.open(&call).await {
+                Err(error) if error.is_passing() && tries < TRIES => tokio::time::sleep(wait).await,
+                other => break other?.into_body(),
+            }
+            tries += 1;
+            wait *= 2;
+        };
+        while let Some(frame) = body.frame().await {
+            if let Some(bytes) = frame.map_err(ClientError::Transport)?.data_ref() {
+                to.write_all(bytes).map_err(ClientError::Write)?;
+            }
+        }
+        to.flush().map_err(ClientError::Write)
+    }
+
     /// Sends a call and hands its answer over as soon as its head is there; failures are read to the end.
     pub(crate) async fn open(&self, call: &Call) -> Result<Response<Incoming>, ClientError> {
         let send = async {

@@ -12,11 +12,13 @@ use crate::progress::during;
 use crate::table::Table;
 use crate::text::bytes;
 use branchbox_api::FileEntryType;
+use branchbox_client::ClientError;
 use bytes::Bytes;
 use clap::Args;
-use std::io::Write as _;
+use std::io::{Read, Seek as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use tempfile::NamedTempFile;
 
 /// Copy files and folders into a sandbox or out of it.
 ///
@@ -142,40 +144,52 @@ async fn out(session: &Session, text: &str, path: &str, target: &str) -> Result<
         if target == "-" {
             return Err(Fault::usage("a folder cannot go to standard output"));
         }
-        let archive = during(session.form, "copying out", session.client.pack(&id, path))
+        let mut archive = tempfile::tempfile().map_err(local("make a file in", &std::env::temp_dir()))?;
+        during(session.form, "copying out", session.client.pack(&id, path, &mut archive))
             .await
             .map_err(|error| refused(&what, error))?;
-        unpack(&archive, Path::new(target)).map_err(local("unpack into", Path::new(target)))?;
+        let unpacked = archive.rewind().and_then(|()| unpack(&archive, Path::new(target)));
+        unpacked.map_err(local("unpack into", Path::new(target)))?;
         return Ok(Exit::Done);
     }
-    let content = during(session.form, "copying out", session.client.read_file(&id, path))
-        .await
-        .map_err(|error| refused(&what, error))?;
     if target == "-" {
-        output::raw(false, &content);
-        return Ok(Exit::Done);
+        return to_output(session, &id, path, &what).await;
     }
     let mut to = Path::new(target).to_path_buf();
     if to.is_dir() {
         to.push(&entry.name);
     }
     let mode = u32::from_str_radix(&entry.mode, 8).unwrap_or(0o644) & 0o777;
-    write(&to, mode, &content).map_err(local("write", &to))?;
+    // The whole file or none: written beside the target and renamed.
+    let mut file = beside(&to).map_err(local("write", &to))?;
+    during(session.form, "copying out", session.client.download(&id, path, file.as_file_mut()))
+        .await
+        .map_err(|error| refused(&what, error))?;
+    keep(file, mode, &to).map_err(local("write", &to))?;
     Ok(Exit::Done)
 }
 
-/// The whole file or none: written beside the target and renamed.
-fn write(path: &Path, mode: u32, content: &[u8]) -> std::io::Result<()> {
+/// Prints a file as it comes. A reader that goes away ends it quietly, as everywhere.
+async fn to_output(session: &Session, id: &str, path: &str, what: &str) -> Result<Exit, Fault> {
+    match session.client.download(id, path, &mut std::io::stdout()).await {
+        Err(ClientError::Write(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(Exit::Done),
+        done => done.map(|()| Exit::Done).map_err(|error| refused(what, error)),
+    }
+}
+
+fn beside(path: &Path) -> std::io::Result<NamedTempFile> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    file.write_all(content)?;
+    NamedTempFile::new_in(folder)
+}
+
+fn keep(file: NamedTempFile, mode: u32, path: &Path) -> std::io::Result<()> {
     file.as_file().set_permissions(std::fs::Permissions::from_mode(mode))?;
     file.persist(path).map_err(|error| error.error)?;
     Ok(())
 }
 
 /// Entries that lead out of the folder, by name or through a link, are refused by the archive's reader.
-fn unpack(archive: &[u8], folder: &Path) -> std::io::Result<()> {
+fn unpack(archive: impl Read, folder: &Path) -> std::io::Result<()> {
     fs_err::create_dir_all(folder)?;
     let mut archive = tar::Archive::new(archive);
     archive.set_preserve_permissions(false);
@@ -191,9 +205,7 @@ impl CatArgs {
     pub async fn run(self, session: &Session) -> Result<Exit, Fault> {
         let id = sandbox(session, &self.sandbox).await?;
         let what = format!("cannot read `{}` of sandbox `{}`", self.path, self.sandbox);
-        let content = session.client.read_file(&id, &self.path).await.map_err(|error| refused(&what, error))?;
-        output::raw(false, &content);
-        Ok(Exit::Done)
+        to_output(session, &id, &self.path, &what).await
     }
 }
 
@@ -255,7 +267,7 @@ mod tests {
         file.set_mode(0o644);
         builder.append_data(&mut file, "up/outside", &b"x"[..]).expect("file");
         let archive = builder.into_inner().expect("archive");
-        let _ = unpack(&archive, &root.path().join("into"));
+        let _ = unpack(&archive[..], &root.path().join("into"));
         assert!(!root.path().join("outside").exists());
     }
 }
