@@ -36,5 +36,5 @@ pub fn killed() {
     let (outcome, image) = world.pause();
     assert!(matches!(outcome, Outcome::Done), "{outcome:?}");
     assert!(image.exists() && !image.with_extension("part").exists());
-    world.is_gone();
+    world.assert_gone();
 }

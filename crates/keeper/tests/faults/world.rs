@@ -155,7 +155,7 @@ impl World {
     }
 
     /// After a pause.
-    pub fn is_gone(mut self) {
+    pub fn assert_gone(mut self) {
         let (mut child, _) = self.keeper.take().unwrap();
         assert!(ended(&mut child).success());
         self.state.assert_gone(self.guest_pid);
