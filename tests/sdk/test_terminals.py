@@ -81,8 +81,17 @@ def test_the_end_of_input_is_an_end_there_too(node, sandbox):
     cat.type("one\n")
     cat.until("one\r\none\r\n")
     node.raw("POST", f"{cat.path}:write", {"data": "", "offset": cat.typed, "eof": True})
-    until(lambda: cat.state["state"] == "exited")
-    assert cat.state["exitCode"] == 0
+    until(lambda: cat.state["state"] != "running")
+    assert (cat.state["state"], cat.state["exitCode"]) == ("exited", 0)
+
+
+def test_a_terminal_that_nobody_holds_open_stays_one(node, sandbox):
+    closed = "exec </dev/null >/dev/null 2>/dev/null; sleep 0.3; "
+    shell = Typist(node, sandbox, ["bash", "-c", f"trap 'exit 9' HUP; {closed} echo 'back'' again' >/dev/tty; {closed} exit 7"])
+    node.raw("POST", f"{shell.path}:write", {"data": "", "offset": 0, "eof": True})
+    shell.until("back again")
+    until(lambda: shell.state["state"] != "running")
+    assert (shell.state["state"], shell.state["exitCode"]) == ("exited", 7)
 
 
 def test_a_full_screen_program(node, sandbox):

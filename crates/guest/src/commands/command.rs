@@ -63,6 +63,10 @@ pub struct Command {
     pub stdout: Option<OwnedFd>,
     /// See `stdout`.
     pub stderr: Option<OwnedFd>,
+    /// The end of its terminal that its programs have, until it has ended. Without it the master would read as ended as soon as
+    /// they have closed theirs: many do so before they exit, and some open `/dev/tty` later. A master closed then would hang
+    /// up the terminal, which kills what is about to exit well (`drivers/tty/pty.c`, `pty_close`).
+    pub slave: Option<OwnedFd>,
     /// Its output.
     pub output: Output,
     /// Its cgroup, until it has ended.
@@ -214,6 +218,7 @@ impl Command {
             self.kill();
             return None;
         }
+        self.slave = None;
         for stream in [Stream::Stdout, Stream::Stderr] {
             let end = self.output.end();
             while self.output.end() - end < LEFT_IN_PIPE_MAX as u64 && self.read(stream, cost_max, now) {}

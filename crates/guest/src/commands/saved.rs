@@ -80,6 +80,8 @@ pub fn load(
         pty: saved.info.pty,
         stdout,
         stderr,
+        // Nothing on a terminal is captured.
+        slave: None,
         output,
         group,
         attached: None,

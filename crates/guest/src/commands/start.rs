@@ -81,6 +81,7 @@ pub fn start(exec: ExecId, mut spec: SpawnSpec, around: &Surroundings<'_>) -> Re
         Ok(pid) => {
             command.pid = pid;
             (command.stdout, command.stderr) = (Some(pipes.stdout), pipes.stderr);
+            command.slave = spec_has_terminal.then_some(pipes.stdin);
             command.input.write();
         }
         Err((pid, ending)) => {
@@ -141,6 +142,7 @@ fn record(exec: ExecId, mut spec: SpawnSpec, group: Group) -> Command {
         input: Input::default(),
         stdout: None,
         stderr: None,
+        slave: None,
         output: Output::default(),
         group: Some(group),
         attached: None,
