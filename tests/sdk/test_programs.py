@@ -27,9 +27,10 @@ PROGRAMS = {
     "make": ("cd /workspace && printf 'all:\\n\\t@echo start; read a; read b; echo $$((a + b))\\n' > Makefile && exec make -s", "2\n", "42\n", "40\n"),
     "npm": ("mkdir -p /workspace/n && cd /workspace/n && echo '{\"scripts\":{\"go\":\"read a; read b; echo $((a + b))\"}}' > package.json && "
             "exec npm run --silent --offline go", "2\n", "42\n", "40\n"),
-    "python threads": ("exec python3 -u -c \"import threading,queue,sys\nq=queue.Queue()\ndef w():\n  s=0\n  while True:\n    s+=q.get(); print(s)\n"
+    # Each line in one write: two threads' prints would mix, as `print` writes the end of a line by itself under -u.
+    "python threads": ("exec python3 -u -c \"import threading,queue,sys\nq=queue.Queue()\ndef w():\n  s=0\n  while True:\n    s+=q.get(); print(f'{s}\\n',end='')\n"
                        "[threading.Thread(target=w,daemon=True).start() for _ in range(1)]\n[threading.Thread(target=threading.Event().wait,daemon=True).start() "
-                       "for _ in range(20)]\nfor l in sys.stdin: q.put(int(l)); print('put')\nq.join\"", "2\n", "42\n", "40\n"),
+                       "for _ in range(20)]\nfor l in sys.stdin: q.put(int(l)); print('put\\n',end='')\nq.join\"", "2\n", "42\n", "40\n"),
     "python asyncio": ("exec python3 -u -c \"import asyncio,sys\nasync def main():\n  loop=asyncio.get_running_loop(); r=asyncio.StreamReader()\n"
                        "  await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(r), sys.stdin)\n  s=0\n"
                        "  while (l := await r.readline()): s+=int(l); print(s)\nasyncio.run(main())\"", "2\n", "42\n", "40\n"),
