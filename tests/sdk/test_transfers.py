@@ -4,6 +4,7 @@ import io
 import os
 import random
 import tarfile
+import urllib.request
 
 import pytest
 from withruntime import ConflictError, InvalidRequestError, NotFoundError, RuntimeAPIError
@@ -147,9 +148,22 @@ def test_an_archive_that_fails_is_never_taken_for_whole(node, sandbox):
     with pytest.raises(Exception) as failed:
         node.raw("GET", f"/v1/sandboxes/{sandbox.id}/files/archive?path=/workspace/p")
     assert "Incomplete" in type(failed.value).__name__, failed.value
-    for path, code in (("/workspace/none", "file_not_found"), ("/workspace/p/a", "not_a_directory")):
+    sandbox.exec("ln -s p/a to-a-file; ln -s nowhere broken; ln -s p to-a-folder; sudo rm p/secret")
+    for path, code in (("/workspace/none", "file_not_found"), ("/workspace/p/a", "not_a_directory"),
+                       ("/workspace/to-a-file", "not_a_directory"), ("/workspace/broken", "not_a_directory")):
         refused = node.raw("GET", f"/v1/sandboxes/{sandbox.id}/files/archive?path={path}")
         assert refused.error["code"] == code
+    assert "./a" in tarfile.open(fileobj=io.BytesIO(sandbox.files.archive("/workspace/to-a-folder"))).getnames()
+
+
+def test_a_download_is_no_upload_that_could_be_given_up(node, sandbox):
+    sandbox.exec("mkdir p; head -c 40000000 /dev/urandom > p/a")
+    path = f"/v1/sandboxes/{sandbox.id}"
+    request = urllib.request.Request(f"{node.url}{path}/files/archive?path=/workspace/p", headers={"Authorization": f"Bearer {node.key}"})
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as download:
+        [packing] = [process for process in node.raw("GET", f"{path}/processes").json["data"] if process["command"].startswith("pack ")]
+        assert node.raw("POST", f"{path}/files/archive/uploads/{packing['id']}:abort", {}).status == 404
+        assert tarfile.open(fileobj=io.BytesIO(download.read())).getmember("./a").size == 40_000_000
 
 
 def test_archives_merge_into_what_is_there(sandbox):

@@ -61,8 +61,6 @@ codes! {
     InvalidRequest = ("invalid_request", 400),
     /// The disk asked for is smaller than the saved one.
     DiskTooSmall = ("disk_too_small", 400),
-    /// The daily spending limit of the key is used up.
-    SpendingLimitReached = ("spending_limit_reached", 402),
     /// The key may not do this.
     Forbidden = ("forbidden", 403),
     /// No key, or a wrong one.
@@ -81,18 +79,12 @@ codes! {
     SnapshotNotFound = ("snapshot_not_found", 404),
     /// The route exists, the method does not.
     MethodNotAllowed = ("method_not_allowed", 405),
-    /// The sandbox is not running.
-    NotRunning = ("not_running", 409),
     /// The sandbox was stopped.
     SandboxStopped = ("sandbox_stopped", 409),
     /// The sandbox is not stopped, so it cannot be restarted.
     SandboxNotStopped = ("sandbox_not_stopped", 409),
     /// The sandbox is paused, and requests do not wake it.
     SandboxPaused = ("sandbox_paused", 409),
-    /// The sandbox cannot be paused in the state it is in.
-    NotPausable = ("not_pausable", 409),
-    /// The process still runs.
-    ProcessRunning = ("process_running", 409),
     /// Pieces of the upload are missing, or its digest is another.
     UploadIncomplete = ("upload_incomplete", 409),
     /// The sandbox did not become ready in time.
@@ -111,8 +103,6 @@ codes! {
     QuotaExceeded = ("quota_exceeded", 409),
     /// The snapshot is being captured, has failed, or is being removed.
     SnapshotNotReady = ("snapshot_not_ready", 409),
-    /// The image is being made, has failed, or is being removed.
-    ImageNotReady = ("image_not_ready", 409),
     /// Labels or name were changed by somebody else meanwhile.
     SnapshotMetadataChanged = ("snapshot_metadata_changed", 409),
     /// Something in the sandbox cannot be captured; `details` names it.
@@ -123,8 +113,6 @@ codes! {
     TooLarge = ("too_large", 413),
     /// The key was used with another request.
     IdempotencyKeyReused = ("idempotency_key_reused", 422),
-    /// The image could not be made; its log says why.
-    ImageBuildFailed = ("image_build_failed", 422),
     /// Too many requests at once.
     RateLimited = ("rate_limited", 429),
     /// A failure of ours.
@@ -133,10 +121,6 @@ codes! {
     GuestFailed = ("guest_failed", 500),
     /// The interpreter did not start, or ended without an answer.
     InterpreterFailed = ("interpreter_failed", 502),
-    /// A watch could not be kept up.
-    WatchFailed = ("watch_failed", 502),
-    /// A registry did not answer as one should.
-    RegistryFailed = ("registry_failed", 502),
     /// The port inside could not be reached.
     TunnelUnavailable = ("tunnel_unavailable", 502),
     /// A sandbox could not be started.

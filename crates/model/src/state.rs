@@ -42,8 +42,6 @@ pub enum StopReason {
     PausedExpired,
     /// It could not be paused.
     PauseFailed,
-    /// The daily spending limit of its key was reached.
-    SpendingLimit,
 }
 
 /// What a snapshot holds.

@@ -17,15 +17,16 @@ use std::time::Duration;
 pub const ARCHIVE_CHUNK_BYTES: u32 = 1024 * 1024;
 /// Folders left out of one archive.
 const EXCLUDES_MAX: usize = 100;
-/// How long an unpacking that nobody feeds may stay.
-const UNPACK_MS_MAX: u64 = 3_600_000;
+/// How long a packing that nobody reads, or an unpacking that nobody feeds, may stay.
+const TAR_MS_MAX: u64 = 3_600_000;
 /// How long one piece may wait for `tar` to take it.
 const TAKE_WAIT: Duration = Duration::from_secs(60);
 const TAKE_POLL: Duration = Duration::from_millis(5);
 /// Of what `tar` says when it fails.
 const SAID_BYTES_MAX: usize = 2000;
-/// Marks the commands that unpack.
-const TAG: &str = "unpack";
+/// Marks the commands that unpack, and those that pack.
+const UNPACK: &str = "unpack";
+const PACK: &str = "pack";
 /// `tar` saw a file change while it read it; the archive is whole.
 const CHANGED: i32 = 1;
 const SIGKILL: i32 = 9;
@@ -99,25 +100,26 @@ fn failed(said: &[u8]) -> NodeError {
     NodeError::Archive { problem: if text.is_empty() { "tar ended without a word".into() } else { text } }
 }
 
-fn tar(argv: &[&str], rest: impl IntoIterator<Item = String>, user: User, stdin: Stdin, display: String) -> SpawnSpec {
+fn tar(argv: Vec<String>, user: User, stdin: Stdin, tag: &str, display: String) -> SpawnSpec {
     SpawnSpec {
-        argv: argv.iter().map(|word| (*word).to_owned()).chain(rest).collect(),
+        argv,
         cwd: "/".into(),
         env: Vec::new(),
         env_clear: false,
         user: ids(user),
         stdin,
         pty: None,
-        timeout_ms: Some(UNPACK_MS_MAX),
+        timeout_ms: Some(TAR_MS_MAX),
         display,
-        tag: TAG.into(),
+        tag: tag.into(),
     }
 }
 
 fn unpack(path: &str, gzip: bool, user: User, stdin: Stdin) -> SpawnSpec {
     let words = if gzip { "-xzpf" } else { "-xpf" };
     // Owners in the archive are the packer's; files belong to whoever unpacks them, as with any unpacking by a user.
-    tar(&["tar", "--no-same-owner", words, "-", "-C", path], [], user, stdin, format!("unpack into {path}"))
+    let argv = ["tar", "--no-same-owner", words, "-", "-C", path].map(str::to_owned).to_vec();
+    tar(argv, user, stdin, UNPACK, format!("unpack into {path}"))
 }
 
 impl Node {
@@ -131,13 +133,14 @@ impl Node {
             return Err(SpecError { field: "exclude", problem }.into());
         }
         self.check_folder(id, &pack.path, pack.user).await?;
-        let mut words = vec!["tar", if pack.gzip { "-czf" } else { "-cf" }, "-", "-C", pack.path.as_str()];
+        let mut argv =
+            ["tar", if pack.gzip { "-czf" } else { "-cf" }, "-", "-C", &pack.path].map(str::to_owned).to_vec();
         if !pack.excludes.is_empty() {
-            words.extend(["--anchored", "--no-wildcards"]);
+            argv.extend(["--anchored", "--no-wildcards"].map(str::to_owned));
         }
-        let excludes = pack.excludes.iter().map(|path| format!("--exclude=./{}", path.trim_matches('/')));
-        let rest = excludes.chain([".".to_owned()]);
-        let spec = tar(&words, rest, pack.user, Stdin::Null, format!("pack {}", pack.path));
+        argv.extend(pack.excludes.iter().map(|path| format!("--exclude=./{}", path.trim_matches('/'))));
+        argv.push(".".to_owned());
+        let spec = tar(argv, pack.user, Stdin::Null, PACK, format!("pack {}", pack.path));
         let process = self.start_spec(id, spec).await?;
         Ok(Packing { process, cursor: 0, said: Vec::new(), has_ended: false })
     }
@@ -151,11 +154,16 @@ impl Node {
                 errno: errno.raw_os_error(),
             })
         };
-        match guest.file(ids(user), FileOp::Stat { path: path.to_owned() }).await? {
-            FileReply::Entry(None) => Err(refused(rustix::io::Errno::NOENT)),
-            FileReply::Entry(Some(entry)) if matches!(entry.kind, FileKind::Directory | FileKind::Symlink) => Ok(()),
-            FileReply::Entry(Some(_)) => Err(refused(rustix::io::Errno::NOTDIR)),
+        let look = async |path: String| match guest.file(ids(user), FileOp::Stat { path }).await? {
+            FileReply::Entry(found) => Ok(found.map(|entry| entry.kind)),
             _ => Err(guest.wrong_reply()),
+        };
+        match look(path.to_owned()).await? {
+            None => Err(refused(rustix::io::Errno::NOENT)),
+            Some(FileKind::Directory) => Ok(()),
+            // What a link leads to is seen behind it.
+            Some(FileKind::Symlink) if look(format!("{path}/.")).await?.is_some() => Ok(()),
+            Some(_) => Err(refused(rustix::io::Errno::NOTDIR)),
         }
     }
 
@@ -188,7 +196,7 @@ impl Node {
 
     async fn archive(&self, id: &str, upload: &str) -> Result<Process, NodeError> {
         let (process, _) = self.process(id, upload).await?;
-        if process.tag().await? == TAG { Ok(process) } else { Err(crate::exec::no_process(upload)) }
+        if process.tag().await? == UNPACK { Ok(process) } else { Err(crate::exec::no_process(upload)) }
     }
 
     /// The next piece; what arrived before is passed over.

@@ -124,10 +124,7 @@ impl Node {
         if record.state != SnapshotState::Ready {
             return Err(NodeError::SnapshotNotReady { id: id.clone(), state: record.state });
         }
-        let (was, now) = (&record.detail.root.image, &self.inner.image.identity);
-        if was != now {
-            return Err(NodeError::BaseChanged { id: id.clone(), was: was.clone(), now: now.clone() });
-        }
+        self.inner.check_base(id, &record.detail.root.image)?;
         Ok(Some(record))
     }
 }
@@ -266,6 +263,15 @@ fn limits(request: &CreateRequest, snapshot: Option<&SnapshotRecord>) -> Result<
 }
 
 impl Inner {
+    /// That memory can be brought back here: programs map files of the image that they were captured on.
+    pub(crate) fn check_base(&self, id: &str, was: &str) -> Result<(), NodeError> {
+        let now = &self.image.identity;
+        if was == now {
+            return Ok(());
+        }
+        Err(NodeError::BaseChanged { id: id.to_owned(), was: was.to_owned(), now: now.clone() })
+    }
+
     /// Writes a new sandbox into the catalog and takes it in hand.
     pub(crate) async fn add(&self, record: SandboxRecord) -> Result<(Arc<Live>, u32), NodeError> {
         let slots_max = self.config.sandboxes_max.min(IdRange::SLOTS);
@@ -310,7 +316,18 @@ async fn bring_up(inner: &Arc<Inner>, live: &Arc<Live>, slot: u32, origin: &Orig
         Some(lock) => Some(lock.read().await),
     };
     make_upper(inner, &live.id, origin).await?;
-    let config = keeper_config(inner, &record, slot, start_of(inner, origin))?;
+    start(inner, live, &record, slot, start_of(inner, origin)).await
+}
+
+/// Starts a keeper for a sandbox whose files are there, and takes what runs then in hand.
+pub(crate) async fn start(
+    inner: &Arc<Inner>,
+    live: &Arc<Live>,
+    record: &SandboxRecord,
+    slot: u32,
+    start: Start,
+) -> Result<Running, NodeError> {
+    let config = keeper_config(inner, record, slot, start)?;
     let written = config.clone();
     blocking(move || keeper_process::write_config(&written)).await?;
     let (keeper, running) = keeper_process::start(&config, &inner.config.exe).await?;
@@ -362,12 +379,7 @@ fn start_of(inner: &Inner, origin: &Origin) -> Start {
 }
 
 /// What the keeper of a sandbox in this slot is told.
-pub(crate) fn keeper_config(
-    inner: &Inner,
-    record: &SandboxRecord,
-    slot: u32,
-    start: Start,
-) -> Result<KeeperConfig, NodeError> {
+fn keeper_config(inner: &Inner, record: &SandboxRecord, slot: u32, start: Start) -> Result<KeeperConfig, NodeError> {
     let ids = IdRange::of_slot(slot).ok_or(branchbox_catalog::CatalogError::NoSlot { slots: IdRange::SLOTS })?;
     Ok(KeeperConfig {
         id: record.id.clone(),

@@ -1,4 +1,4 @@
-//! Keys beside the admin key: made by name, kept as hashes, taken away at once.
+//! Keys beside the admin key: made by name, kept as hashes, taken away for every request that begins later.
 //!
 //! A key is 256 random bits, so a plain SHA-256 of it cannot be turned back, and looking a hash up tells nobody anything about
 //! a key. Keys are few: all of them are one row of the catalog's settings, read at the start and held in memory.

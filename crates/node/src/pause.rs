@@ -9,13 +9,11 @@
 //! apart by `recover`: processes that live make the sandbox running, else an image makes it paused.
 
 use crate::capture;
-use crate::clients::GuestClient;
-use crate::create::{adopt, keeper_config};
+use crate::create;
 use crate::error::NodeError;
 use crate::info::{self, settings};
-use crate::keeper_process;
 use crate::lifecycle;
-use crate::live::{Live, Machine};
+use crate::live::Live;
 use crate::meter;
 use crate::node::{Inner, Node, blocking};
 use branchbox_api::SandboxInfo;
@@ -171,7 +169,7 @@ async fn wake(inner: &Arc<Inner>, live: &Arc<Live>, timeout_seconds: Option<u32>
         state => return Err(NodeError::NotReady { id: live.id.clone(), state }),
     }
     let before = live.record();
-    check_base(inner, &before)?;
+    inner.check_base(live.id.as_str(), &before.detail.root.image)?;
     let start = Start::Restore { image: inner.paused_image(live) };
     if let Err(error) = bring_up(inner, live, SandboxState::Resuming, start, timeout_seconds).await {
         tracing::warn!(sandbox = %live.id, %error, "it could not be woken and stays paused");
@@ -210,14 +208,6 @@ pub(crate) async fn restart(inner: &Arc<Inner>, live: &Arc<Live>) -> Result<Sand
     Ok(live.record())
 }
 
-fn check_base(inner: &Inner, record: &SandboxRecord) -> Result<(), NodeError> {
-    let (was, now) = (&record.detail.root.image, &inner.image.identity);
-    if was == now {
-        return Ok(());
-    }
-    Err(NodeError::BaseChanged { id: record.id.to_string(), was: was.clone(), now: now.clone() })
-}
-
 /// From files to a running sandbox, in the state that says so meanwhile.
 async fn bring_up(
     inner: &Arc<Inner>,
@@ -236,12 +226,7 @@ async fn bring_up(
         .await?;
     let slot = inner.catalog.take_slot(&live.id, inner.config.sandboxes_max.min(IdRange::SLOTS)).await?;
     let _turn = inner.starts.acquire().await.map_err(|_| NodeError::Closing)?;
-    let config = keeper_config(inner, &record, slot, start)?;
-    let written = config.clone();
-    blocking(move || keeper_process::write_config(&written)).await?;
-    let (keeper, running) = keeper_process::start(&config, &inner.config.exe).await?;
-    let guest = GuestClient::connect(&live.id, inner.state.run_dir()).await?;
-    adopt(inner, live, Machine::new(keeper, guest, running.clone())).await?;
+    let running = create::start(inner, live, &record, slot, start).await?;
     live.touch();
     Ok(running)
 }

@@ -3,7 +3,7 @@
 //! The pieces go straight into a file beside the target inside the sandbox, so nothing of them is held here, and the end is
 //! a rename: a reader sees the old content or the whole new one. What has arrived is known here alone: after a restart of the
 //! node an upload is unknown and has to be begun again. The file of one that was left half-way goes after an hour without
-//! a piece.
+//! a piece, where that can be seen to: it stays in a sandbox that sleeps then, in a copy of a fork, and after a restart of the node.
 
 use crate::clients::GuestClient;
 use crate::error::NodeError;
@@ -96,7 +96,7 @@ pub(crate) async fn forget_old(inner: &Arc<Inner>) {
         .collect();
     for (id, upload) in old {
         inner.uploads().remove(&id);
-        // Nobody is woken for it; the file of a sandbox that sleeps goes with a later upload of the same name.
+        // Nobody is woken for it: in a sandbox that sleeps the file stays.
         if let Some(live) = inner.find(&upload.sandbox)
             && let Ok((_, guest)) = live.guest_quietly(inner.state.run_dir()).await
         {

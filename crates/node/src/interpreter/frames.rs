@@ -48,23 +48,29 @@ impl Frames {
     }
 
     pub(super) fn push(&mut self, bytes: &[u8]) -> Vec<Piece> {
-        self.held.extend_from_slice(bytes);
-        let mut pieces = Vec::new();
-        loop {
-            let Some(begin) = self.held.iter().position(|byte| *byte == SEPARATOR) else {
-                text(&mut pieces, std::mem::take(&mut self.held));
-                return pieces;
-            };
-            text(&mut pieces, self.held.drain(..begin).collect());
-            match self.frame() {
+        let mut held = std::mem::take(&mut self.held);
+        held.extend_from_slice(bytes);
+        let (mut pieces, mut at) = (Vec::new(), 0);
+        while let Some(begin) = held[at..].iter().position(|byte| *byte == SEPARATOR) {
+            text(&mut pieces, &held[at..at + begin]);
+            at += begin;
+            match self.frame(&held[at..]) {
                 Found::Piece(piece, length) => {
-                    self.held.drain(..length);
                     pieces.push(piece);
+                    at += length;
                 }
-                Found::None => text(&mut pieces, self.held.drain(..1).collect()),
-                Found::More => return pieces,
+                Found::None => {
+                    text(&mut pieces, &held[at..=at]);
+                    at += 1;
+                }
+                Found::More => {
+                    self.held = held.split_off(at);
+                    return pieces;
+                }
             }
         }
+        text(&mut pieces, &held[at..]);
+        pieces
     }
 
     /// What is left at the end of a stream.
@@ -72,9 +78,9 @@ impl Frames {
         std::mem::take(&mut self.held)
     }
 
-    /// Looks at what is held, which begins with a separator.
-    fn frame(&self) -> Found {
-        let body = &self.held[1..];
+    /// Looks at what begins with a separator.
+    fn frame(&self, held: &[u8]) -> Found {
+        let body = &held[1..];
         let known = body.len().min(self.token.len());
         if body[..known] != self.token[..known] {
             return Found::None;
@@ -100,11 +106,11 @@ enum Found {
     More,
 }
 
-fn text(pieces: &mut Vec<Piece>, bytes: Vec<u8>) {
-    match (pieces.last_mut(), bytes.is_empty()) {
-        (_, true) => {}
-        (Some(Piece::Text(before)), false) => before.extend(bytes),
-        _ => pieces.push(Piece::Text(bytes)),
+fn text(pieces: &mut Vec<Piece>, bytes: &[u8]) {
+    match pieces.last_mut() {
+        _ if bytes.is_empty() => {}
+        Some(Piece::Text(before)) => before.extend_from_slice(bytes),
+        _ => pieces.push(Piece::Text(bytes.to_vec())),
     }
 }
 
@@ -129,6 +135,17 @@ mod tests {
             assert_eq!(pieces.last(), Some(&Piece::End));
             assert!(frames.rest().is_empty());
         }
+    }
+
+    #[test]
+    fn separators_alone_are_output_and_cost_no_more_than_other_bytes() {
+        let stream = vec![SEPARATOR; 1 << 20];
+        let mut frames = Frames::new("tok");
+        let mut pieces = frames.push(&stream);
+        // The last one may yet begin a frame.
+        assert_eq!(frames.rest(), [SEPARATOR]);
+        assert_eq!(pieces.pop(), Some(Piece::Text(stream[1..].to_vec())));
+        assert!(pieces.is_empty());
     }
 
     #[test]
