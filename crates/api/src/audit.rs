@@ -1,11 +1,12 @@
 //! The audit log.
 
 use branchbox_model::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// `GET /v1/audit`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AuditPage {
     /// The lines, newest first.
     pub events: Vec<AuditLine>,
@@ -14,7 +15,7 @@ pub struct AuditPage {
 }
 
 /// A change that was made.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AuditLine {
     /// Counts lines.
@@ -42,7 +43,7 @@ pub struct AuditLine {
 }
 
 /// Who made a change.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AuditActor {
     /// `key`, or `owner` for whoever may open the node's own socket.
     pub kind: String,
@@ -55,7 +56,7 @@ pub struct AuditActor {
 }
 
 /// What was changed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AuditTarget {
     /// What kind of thing.
     #[serde(rename = "type")]

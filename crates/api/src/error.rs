@@ -2,18 +2,19 @@
 
 use crate::fields::Issues;
 use branchbox_model::{Code, Coded, Retry};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 /// What every failed request is answered with.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorBody {
     /// The failure.
     pub error: ErrorInfo,
 }
 
 /// A failure, as a client sees it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ErrorInfo {
     /// The stable code; text, so that a client understands newer servers.

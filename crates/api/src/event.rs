@@ -1,11 +1,12 @@
 //! Events: what has become of sandboxes and snapshots.
 
 use branchbox_model::{StopReason, Timestamp};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// One of `GET /v1/events`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
     /// Its id; a cursor too.
@@ -22,7 +23,7 @@ pub struct Event {
 }
 
 /// The thing that an event is about.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum EventData {
     /// A sandbox.
@@ -32,7 +33,7 @@ pub enum EventData {
 }
 
 /// A sandbox as it was when something became of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EventSandbox {
     /// Its id.
@@ -50,7 +51,7 @@ pub struct EventSandbox {
 }
 
 /// A snapshot as it was when something became of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EventSnapshot {
     /// Its id.

@@ -2,9 +2,12 @@
 
 use crate::base64;
 use crate::fields::{Fields, Issues};
+use crate::rules;
 use crate::sandbox::USERS;
-use branchbox_model::{Timestamp, User, names};
+use branchbox_model::{Timestamp, User};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// A command's time limit when the request does not say.
@@ -17,11 +20,9 @@ const ARGUMENT_BYTES_MAX: usize = 128 * 1024 - 1;
 const ARGUMENTS_MAX: usize = 1024;
 /// Most standard input in one request.
 const STDIN_BYTES_MAX: usize = 1024 * 1024;
-/// Longest path of a working directory.
-const PATH_BYTES_MAX: usize = 4096;
 
 /// How output travels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OutputEncoding {
     /// As text; bytes that are no text become `?`, one for one, so that offsets stay true.
@@ -35,7 +36,7 @@ pub enum OutputEncoding {
 pub const PTY_SIDE: std::ops::RangeInclusive<u32> = 1..=4096;
 
 /// A terminal's size in characters; also the body of `POST …/processes/{pid}:resize`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PtySize {
     /// Columns.
     pub cols: u16,
@@ -49,16 +50,13 @@ impl PtySize {
     /// # Errors
     /// Every issue with it.
     pub fn parse(body: &[u8]) -> Result<Self, Issues> {
-        let mut fields = Fields::open(body)?;
-        let size = Self::read(&mut fields);
-        fields.finish(size)
+        Fields::read(body, Self::read)
     }
 
-    pub(crate) fn read(f: &mut Fields) -> Self {
+    /// Takes its fields.
+    pub fn read(f: &mut Fields) -> Self {
         let mut side = |name: &str| {
-            if !f.has(name) {
-                f.issue(name, "is required");
-            }
+            f.required(name);
             f.small_number(name, PTY_SIDE).and_then(|side| u16::try_from(side).ok()).unwrap_or(1)
         };
         Self { cols: side("cols"), rows: side("rows") }
@@ -107,10 +105,14 @@ impl ExecRequest {
     /// # Errors
     /// Every issue with it.
     pub fn parse_exec(body: &[u8]) -> Result<Self, Issues> {
-        let mut fields = Fields::open(body)?;
-        let mut request = Self::read(&mut fields);
-        request.stream = fields.truth("stream").unwrap_or(false);
-        fields.finish(request)
+        Fields::read(body, Self::read_exec)
+    }
+
+    /// Takes its fields.
+    pub fn read_exec(f: &mut Fields) -> Self {
+        let mut request = Self::read(f);
+        request.stream = f.truth("stream").unwrap_or(false);
+        request
     }
 
     /// Reads the body of a process to start.
@@ -118,48 +120,43 @@ impl ExecRequest {
     /// # Errors
     /// Every issue with it.
     pub fn parse_process(body: &[u8]) -> Result<Self, Issues> {
-        let mut fields = Fields::open(body)?;
-        let mut request = Self::read(&mut fields);
-        let f = &mut fields;
+        Fields::read(body, Self::read_process)
+    }
+
+    /// Takes its fields.
+    pub fn read_process(f: &mut Fields) -> Self {
+        f.not_both("stdin", "pty");
+        f.not_both("stdinBase64", "pty");
+        let mut request = Self::read(f);
         request.stdin_pipe = f.word("stdinMode", &[("pipe", true), ("none", false)]).unwrap_or(false);
         let encodings = [("utf8", OutputEncoding::Utf8), ("base64", OutputEncoding::Base64)];
         request.output_encoding = f.word("outputEncoding", &encodings);
         request.pty = f.object("pty", PtySize::read);
-        if request.pty.is_some() && !request.stdin.is_empty() {
-            f.issue("stdin", "cannot be used together with `pty`: write to the process instead");
-        }
-        fields.finish(request)
+        request
     }
 
     fn read(f: &mut Fields) -> Self {
         let mut request = Self::default();
         request.read_command(f);
-        request.cwd = f.text("cwd");
+        request.cwd = rules::directory(f, "cwd");
         request.env = f.text_map("env").unwrap_or_default();
-        f.check(names::check_env(&request.env));
+        rules::check(f, None, None, Some(&request.env));
         request.read_stdin(f);
         request.timeout_ms = f.number("timeoutMs", 1..=TIMEOUT_MS_MAX);
         request.user = f.word("user", USERS);
         if f.truth("traceFiles") == Some(true) {
             request.wants_unavailable = Some("traceFiles");
         }
-        if let Some(cwd) = &request.cwd
-            && (!cwd.starts_with('/') || cwd.len() > PATH_BYTES_MAX || cwd.contains('\0'))
-        {
-            f.issue("cwd", format!("must be an absolute path of at most {PATH_BYTES_MAX} bytes"));
-        }
         request
     }
 
     /// `command` may be a list too: tools of models send it so.
     fn read_command(&mut self, f: &mut Fields) {
-        if f.has("command") == f.has("argv") {
-            f.issue("command", "exactly one of `command` and `argv` is needed");
-        }
-        match f.value("command") {
+        f.exactly_one("command", "argv");
+        match f.of_kind("command", || json!({ "anyOf": [word_schema(), argv_schema()] })) {
             None => {}
-            Some(serde_json::Value::String(text)) => self.command = Some(text),
-            Some(serde_json::Value::Array(list)) => {
+            Some(Value::String(text)) => self.command = Some(text),
+            Some(Value::Array(list)) => {
                 self.argv = list.into_iter().map(|v| v.as_str().map(str::to_owned)).collect();
                 if self.argv.is_none() {
                     f.issue("command", "must be a text or a list of texts");
@@ -170,6 +167,7 @@ impl ExecRequest {
         if let Some(argv) = f.texts("argv") {
             self.argv = Some(argv);
         }
+        f.refine("argv", argv_schema);
         let words = self.argv.iter().flatten().chain(&self.command);
         if words.clone().any(|word| word.len() > ARGUMENT_BYTES_MAX || word.contains('\0')) {
             f.issue(
@@ -184,11 +182,11 @@ impl ExecRequest {
     }
 
     fn read_stdin(&mut self, f: &mut Fields) {
+        f.not_both("stdinBase64", "stdin");
         let text = f.text("stdin");
         let coded = f.text("stdinBase64");
-        if text.is_some() && coded.is_some() {
-            f.issue("stdinBase64", "cannot be used together with `stdin`");
-        }
+        f.refine("stdin", || json!({ "maxLength": STDIN_BYTES_MAX }));
+        f.refine("stdinBase64", base64_keywords);
         if let Some(coded) = coded {
             match base64::decode(&coded) {
                 Some(bytes) => self.stdin = bytes,
@@ -203,8 +201,21 @@ impl ExecRequest {
     }
 }
 
+/// One argument.
+fn word_schema() -> Value {
+    json!({ "type": "string", "maxLength": ARGUMENT_BYTES_MAX, "pattern": r"^[^\u0000]*$" })
+}
+
+fn argv_schema() -> Value {
+    json!({ "type": "array", "items": word_schema(), "minItems": 1, "maxItems": ARGUMENTS_MAX })
+}
+
+fn base64_keywords() -> Value {
+    json!({ "contentEncoding": "base64", "pattern": rules::BASE64_PATTERN })
+}
+
 /// The answer to an exec without `stream`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the fields are the wire contract's, explained there")]
 pub struct ExecResult {
@@ -223,7 +234,7 @@ pub struct ExecResult {
 }
 
 /// The memory limit killed something.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the fields are the wire contract's, explained there")]
 pub struct OutOfMemory {
@@ -236,7 +247,7 @@ pub struct OutOfMemory {
 }
 
 /// Where a process is in its life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the words are the wire contract's, explained there")]
 pub enum ProcessState {
@@ -248,7 +259,7 @@ pub enum ProcessState {
 }
 
 /// One line of a stream.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
 #[expect(missing_docs, reason = "the fields are the wire contract's, explained there")]
 pub enum StreamEvent {
@@ -291,7 +302,7 @@ pub enum StreamEvent {
 }
 
 /// A command's record.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the fields are the wire contract's, explained there")]
 pub struct ProcessInfo {
@@ -316,14 +327,14 @@ pub struct ProcessInfo {
 }
 
 /// The commands of a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProcessList {
     /// Running ones and the last that ended.
     pub data: Vec<ProcessInfo>,
 }
 
 /// Output of a process, once.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the fields are the wire contract's, explained there")]
 pub struct OutputAnswer {
@@ -334,7 +345,7 @@ pub struct OutputAnswer {
 }
 
 /// A run of output of one stream.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[expect(missing_docs, reason = "the fields are the wire contract's, explained there")]
 pub struct OutputChunk {
     pub stream: String,
@@ -362,22 +373,26 @@ impl InputRequest {
     /// # Errors
     /// Every issue with it.
     pub fn parse(body: &[u8]) -> Result<Self, Issues> {
-        let mut fields = Fields::open(body)?;
-        let f = &mut fields;
+        Fields::read(body, Self::read)
+    }
+
+    /// Takes its fields.
+    pub fn read(f: &mut Fields) -> Self {
         let mut request = Self { offset: f.number("offset", 0..=u64::MAX), ..Self::default() };
         let (coded, text) = (f.text("base64"), f.text("data"));
+        f.refine("base64", base64_keywords);
         request.eof = f.truth("eof").unwrap_or(false);
         match coded.map(|coded| base64::decode(&coded)) {
             Some(Some(bytes)) => request.bytes = bytes,
             Some(None) => f.issue("base64", "is not base64"),
             None => request.bytes = text.unwrap_or_default().into_bytes(),
         }
-        fields.finish(request)
+        request
     }
 }
 
 /// The answer to input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InputAccepted {
     /// Bytes accepted in all.
     pub offset: u64,
@@ -400,12 +415,14 @@ impl SignalRequest {
     /// # Errors
     /// Every issue with it.
     pub fn parse(body: &[u8]) -> Result<Self, Issues> {
-        let mut fields = Fields::open(body)?;
-        if !fields.has("signal") {
-            fields.issue("signal", "is required");
-        }
-        let signal = fields.word("signal", SIGNALS).unwrap_or(15);
-        fields.finish(Self { signal })
+        Fields::read(body, Self::read)
+    }
+
+    /// Takes its fields.
+    pub fn read(f: &mut Fields) -> Self {
+        f.required("signal");
+        let signal = f.word("signal", SIGNALS).unwrap_or(15);
+        Self { signal }
     }
 }
 
@@ -432,7 +449,7 @@ mod tests {
         let request = ExecRequest::parse_exec(br#"{"command":"cat","stdinBase64":"AP8="}"#).expect("good");
         assert_eq!(request.stdin, [0, 255]);
         assert_eq!(paths(r#"{"command":"cat","stdinBase64":"!"}"#), ["stdinBase64"]);
-        assert_eq!(paths(r#"{"command":"cat","cwd":"relative","timeoutMs":0}"#), ["timeoutMs", "cwd"]);
+        assert_eq!(paths(r#"{"command":"cat","cwd":"relative","timeoutMs":0}"#), ["cwd", "timeoutMs"]);
     }
 
     #[test]

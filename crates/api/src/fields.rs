@@ -1,8 +1,9 @@
 //! Taking a JSON object apart field by field, remembering everything that is wrong with it.
 
+use crate::shape::Shape;
 use branchbox_model::SpecError;
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -53,9 +54,21 @@ pub struct Fields {
     map: Map<String, Value>,
     prefix: String,
     issues: Vec<Issue>,
+    /// What was asked for, while a request is described and not read.
+    shape: Option<Shape>,
 }
 
 impl Fields {
+    /// Reads a whole body.
+    ///
+    /// # Errors
+    /// Every issue with it.
+    pub fn read<T>(body: &[u8], read: impl FnOnce(&mut Self) -> T) -> Result<T, Issues> {
+        let mut fields = Self::open(body)?;
+        let value = read(&mut fields);
+        fields.finish(value)
+    }
+
     /// Reads a body; an empty one is an empty object.
     ///
     /// # Errors
@@ -70,7 +83,31 @@ impl Fields {
                 Err(error) => return Err(Issues::one("", format!("the body is not JSON: {error}"))),
             }
         };
-        Ok(Self { map, prefix: String::new(), issues: Vec::new() })
+        Ok(Self { map, prefix: String::new(), issues: Vec::new(), shape: None })
+    }
+
+    /// An object without fields that writes down what it is asked for.
+    pub(crate) fn recording() -> Self {
+        Self { map: Map::new(), prefix: String::new(), issues: Vec::new(), shape: Some(Shape::default()) }
+    }
+
+    pub(crate) fn shape(&mut self, note: impl FnOnce(&mut Shape)) {
+        if let Some(shape) = &mut self.shape {
+            note(shape);
+        }
+    }
+
+    pub(crate) fn into_shape(self) -> Option<Shape> {
+        self.shape
+    }
+
+    /// Says that a field must be there.
+    pub fn required(&mut self, name: &str) {
+        if !self.has(name) {
+            self.map.remove(name);
+            self.issue(name, "is required");
+        }
+        self.shape(|shape| shape.require(name));
     }
 
     /// Notes an issue of a field.
@@ -91,14 +128,25 @@ impl Fields {
         self.map.get(name).is_some_and(|value| !value.is_null())
     }
 
+    /// Whether the field is there and true.
+    pub(crate) fn is_true(&self, name: &str) -> bool {
+        self.map.get(name) == Some(&Value::Bool(true))
+    }
+
     /// Takes any value.
     pub fn value(&mut self, name: &str) -> Option<Value> {
+        self.of_kind(name, || json!({}))
+    }
+
+    /// Takes a value that the caller checks against this schema.
+    pub fn of_kind(&mut self, name: &str, schema: impl FnOnce() -> Value) -> Option<Value> {
+        self.shape(|shape| shape.property(name, schema()));
         self.map.remove(name).filter(|value| !value.is_null())
     }
 
     /// Takes a text.
     pub fn text(&mut self, name: &str) -> Option<String> {
-        match self.value(name)? {
+        match self.of_kind(name, || json!({ "type": "string" }))? {
             Value::String(text) => Some(text),
             _ => self.wrong(name, "must be a text"),
         }
@@ -106,15 +154,13 @@ impl Fields {
 
     /// Takes a text that must be there.
     pub fn required_text(&mut self, name: &str) -> String {
-        if !self.has(name) {
-            self.map.remove(name);
-            self.issue(name, "is required");
-        }
+        self.required(name);
         self.text(name).unwrap_or_default()
     }
 
     /// Takes a text or null: `Some(None)` is a null.
     pub fn nullable_text(&mut self, name: &str) -> Option<Option<String>> {
+        self.shape(|shape| shape.property(name, json!({ "type": "string" })));
         match self.map.remove(name)? {
             Value::Null => Some(None),
             Value::String(text) => Some(Some(text)),
@@ -124,7 +170,7 @@ impl Fields {
 
     /// Takes a truth value.
     pub fn truth(&mut self, name: &str) -> Option<bool> {
-        match self.value(name)? {
+        match self.of_kind(name, || json!({ "type": "boolean" }))? {
             Value::Bool(truth) => Some(truth),
             _ => self.wrong(name, "must be true or false"),
         }
@@ -132,7 +178,8 @@ impl Fields {
 
     /// Takes a whole number in a range.
     pub fn number(&mut self, name: &str, range: RangeInclusive<u64>) -> Option<u64> {
-        let value = self.value(name)?;
+        let schema = || json!({ "type": "integer", "minimum": range.start(), "maximum": range.end() });
+        let value = self.of_kind(name, schema)?;
         match value.as_u64() {
             Some(number) if range.contains(&number) => Some(number),
             _ => self.wrong(name, format!("must be a whole number from {} to {}", range.start(), range.end())),
@@ -147,7 +194,9 @@ impl Fields {
 
     /// Takes one of several words.
     pub fn word<T: Copy>(&mut self, name: &str, words: &[(&str, T)]) -> Option<T> {
-        let text = self.text(name)?;
+        let text = self.text(name);
+        self.refine(name, || json!({ "enum": words.iter().map(|(word, _)| *word).collect::<Vec<_>>() }));
+        let text = text?;
         match words.iter().find(|(word, _)| *word == text) {
             Some((_, value)) => Some(*value),
             None => {
@@ -159,7 +208,10 @@ impl Fields {
 
     /// Takes a list of texts.
     pub fn texts(&mut self, name: &str) -> Option<Vec<String>> {
-        let Value::Array(list) = self.value(name)? else { return self.wrong(name, "must be a list of texts") };
+        let schema = || json!({ "type": "array", "items": { "type": "string" }, "maxItems": ENTRIES_MAX });
+        let Value::Array(list) = self.of_kind(name, schema)? else {
+            return self.wrong(name, "must be a list of texts");
+        };
         if list.len() > ENTRIES_MAX {
             return self.wrong(name, format!("at most {ENTRIES_MAX} entries"));
         }
@@ -175,7 +227,9 @@ impl Fields {
 
     /// Takes a map of texts.
     pub fn text_map(&mut self, name: &str) -> Option<BTreeMap<String, String>> {
-        let nullable = self.nullable_map(name)?;
+        let nullable = self.nullable_map(name);
+        self.refine(name, || json!({ "additionalProperties": { "type": "string" } }));
+        let nullable = nullable?;
         let mut map = BTreeMap::new();
         for (key, value) in nullable {
             match value {
@@ -188,7 +242,11 @@ impl Fields {
 
     /// Takes a map of texts or nulls.
     pub fn nullable_map(&mut self, name: &str) -> Option<BTreeMap<String, Option<String>>> {
-        let Value::Object(object) = self.value(name)? else { return self.wrong(name, "must be an object of texts") };
+        let values = json!({ "type": ["string", "null"] });
+        let schema = || json!({ "type": "object", "additionalProperties": values, "maxProperties": ENTRIES_MAX });
+        let Value::Object(object) = self.of_kind(name, schema)? else {
+            return self.wrong(name, "must be an object of texts");
+        };
         if object.len() > ENTRIES_MAX {
             return self.wrong(name, format!("at most {ENTRIES_MAX} entries"));
         }
@@ -205,8 +263,12 @@ impl Fields {
 
     /// Takes an object, reads it, and counts its issues as this one's.
     pub fn object<T>(&mut self, name: &str, read: impl FnOnce(&mut Fields) -> T) -> Option<T> {
+        if let Some(shape) = &mut self.shape {
+            shape.property(name, Fields::describe(read));
+            return None;
+        }
         let Value::Object(map) = self.value(name)? else { return self.wrong(name, "must be an object") };
-        let mut inner = Fields { map, prefix: format!("{}{name}.", self.prefix), issues: Vec::new() };
+        let mut inner = Fields { map, prefix: format!("{}{name}.", self.prefix), issues: Vec::new(), shape: None };
         let read = read(&mut inner);
         self.issues.extend(inner.into_issues());
         Some(read)

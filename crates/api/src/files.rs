@@ -1,16 +1,17 @@
 //! Files.
 
 use crate::fields::{Fields, Issues};
+use crate::rules::{PATH_BYTES_MAX, path_schema};
 use branchbox_model::{Timestamp, User};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 /// Largest upload; a sandbox's disk is smaller.
 const UPLOAD_BYTES_MAX: u64 = 1 << 44;
-/// Longest path.
-const PATH_BYTES_MAX: usize = 4096;
 
 /// What kind of entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "the words are the wire contract's, explained there")]
 pub enum FileEntryType {
@@ -21,7 +22,7 @@ pub enum FileEntryType {
 }
 
 /// One entry.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the fields are the wire contract's, explained there")]
 pub struct FileEntry {
@@ -43,7 +44,7 @@ pub struct FileEntry {
 }
 
 /// Entries of a directory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FileList {
     /// The entries.
     pub data: Vec<FileEntry>,
@@ -52,14 +53,25 @@ pub struct FileList {
 }
 
 /// The answer to a stat of nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FileStat {
     /// Always false.
     pub exists: bool,
 }
 
+/// The answer to a write.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FileWritten {
+    /// Where it is.
+    pub path: String,
+    /// Its bytes.
+    pub size: usize,
+    /// Its mode, in octal.
+    pub mode: String,
+}
+
 /// The answer to a remove.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Removed {
     /// There was something.
     pub removed: bool,
@@ -76,30 +88,31 @@ pub enum FileRequest {
 }
 
 impl FileRequest {
+    /// The verbs.
+    pub const VERBS: &[&str] = &["mkdir", "remove", "rename", "chmod"];
+
     /// Reads the body of `files:<verb>`; `None` for no such verb.
     ///
     /// # Errors
     /// Every issue with it.
     pub fn parse(verb: &str, body: &[u8]) -> Option<Result<Self, Issues>> {
-        if !["mkdir", "remove", "rename", "chmod"].contains(&verb) {
-            return None;
-        }
-        Some(Self::read(verb, body))
+        Self::VERBS.contains(&verb).then(|| Fields::read(body, |f| Self::read(verb, f)))
     }
 
-    fn read(verb: &str, body: &[u8]) -> Result<Self, Issues> {
-        let mut fields = Fields::open(body)?;
-        let f = &mut fields;
-        let request = match verb {
+    /// Takes the fields of a verb, one of [`Self::VERBS`].
+    pub fn read(verb: &str, f: &mut Fields) -> Self {
+        match verb {
             "mkdir" => Self::Mkdir { path: path(f, "path"), parents: f.truth("parents").unwrap_or(false) },
             "remove" => Self::Remove { path: path(f, "path"), recursive: f.truth("recursive").unwrap_or(false) },
             "rename" => {
                 let (from, to) = (path(f, "from"), path(f, "to"));
                 Self::Rename { from, to, overwrite: f.truth("overwrite").unwrap_or(false) }
             }
-            _ => Self::Chmod { path: path(f, "path"), mode: mode(f) },
-        };
-        fields.finish(request)
+            _ => {
+                f.required("mode");
+                Self::Chmod { path: path(f, "path"), mode: mode(f).unwrap_or(0) }
+            }
+        }
     }
 
     /// Checks a path of a query.
@@ -130,26 +143,28 @@ impl UploadRequest {
     /// # Errors
     /// Every issue with it.
     pub fn parse(body: &[u8]) -> Result<Self, Issues> {
-        let mut fields = Fields::open(body)?;
-        let f = &mut fields;
-        if !f.has("size") {
-            f.issue("size", "is required");
-        }
+        Fields::read(body, Self::read)
+    }
+
+    /// Takes its fields.
+    pub fn read(f: &mut Fields) -> Self {
+        f.required("size");
         let request = Self {
             path: path(f, "path"),
             size: f.number("size", 0..=UPLOAD_BYTES_MAX).unwrap_or(0),
             sha256: f.required_text("sha256").to_ascii_lowercase(),
-            mode: if f.has("mode") { Some(mode(f)) } else { None },
+            mode: mode(f),
         };
+        f.refine("sha256", || json!({ "pattern": "^[0-9A-Fa-f]{64}$" }));
         if request.sha256.len() != 64 || !request.sha256.bytes().all(|b| b.is_ascii_hexdigit()) {
             f.issue("sha256", "must be 64 hexadecimal digits");
         }
-        fields.finish(request)
+        request
     }
 }
 
 /// The answer to a begun upload.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the fields are the wire contract's, explained there")]
 pub struct UploadBegun {
@@ -174,19 +189,22 @@ impl ArchiveUploadRequest {
     /// # Errors
     /// Every issue with it.
     pub fn parse(body: &[u8]) -> Result<Self, Issues> {
-        let mut fields = Fields::open(body)?;
-        let f = &mut fields;
+        Fields::read(body, Self::read)
+    }
+
+    /// Takes its fields.
+    pub fn read(f: &mut Fields) -> Self {
         let request = Self {
             path: path(f, "path"),
             gzip: f.truth("gzip").unwrap_or(true),
             user: f.word("user", crate::sandbox::USERS).unwrap_or_default(),
         };
-        fields.finish(request)
+        request
     }
 }
 
 /// The answer to a begun archive.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the fields are the wire contract's, explained there")]
 pub struct ArchiveBegun {
@@ -196,6 +214,7 @@ pub struct ArchiveBegun {
 
 fn path(f: &mut Fields, name: &str) -> String {
     let path = f.required_text(name);
+    f.refine(name, path_schema);
     if !path.is_empty()
         && let Some(problem) = path_problem(&path)
     {
@@ -212,12 +231,21 @@ fn path_problem(path: &str) -> Option<String> {
     path.split('/').any(|part| part == "..").then(|| "must not contain `..`".to_owned())
 }
 
-fn mode(f: &mut Fields) -> u32 {
-    let text = f.required_text("mode");
-    parse_mode(&text).unwrap_or_else(|| {
+fn mode(f: &mut Fields) -> Option<u32> {
+    let text = f.text("mode");
+    f.refine("mode", mode_schema);
+    let text = text?;
+    let mode = parse_mode(&text);
+    if mode.is_none() {
         f.issue("mode", "must be an octal number such as `755`");
-        0
-    })
+    }
+    mode
+}
+
+/// What [`parse_mode`] accepts.
+#[must_use]
+pub fn mode_schema() -> Value {
+    json!({ "type": "string", "pattern": "^(?:[0-7]{1,4}|0[0-7]{4})$", "description": "Permission bits in octal." })
 }
 
 /// Permission bits from octal text; `None` above 7777 or for anything else.

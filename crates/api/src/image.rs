@@ -1,11 +1,12 @@
 //! Images: what sandboxes start from.
 
 use branchbox_model::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Where an image is in its life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "the words are the wire contract's, explained there")]
 pub enum ImageState {
@@ -18,7 +19,7 @@ pub enum ImageState {
 }
 
 /// Where an image comes from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ImageSource {
     /// `host`: this machine's own files.
     pub kind: String,
@@ -27,7 +28,7 @@ pub struct ImageSource {
 }
 
 /// An image.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the fields are the wire contract's, explained there")]
 pub struct ImageInfo {

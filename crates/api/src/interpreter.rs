@@ -1,9 +1,11 @@
 //! The interpreter: contexts, cells, and what comes of them.
 
 use crate::fields::{Fields, Issues};
-use branchbox_model::{Timestamp, names};
+use crate::rules;
+use branchbox_model::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
 /// Longest cell.
@@ -34,11 +36,12 @@ impl RunRequest {
     /// # Errors
     /// Every issue with it.
     pub fn parse(body: &[u8]) -> Result<Self, Issues> {
-        let mut fields = Fields::open(body)?;
-        let f = &mut fields;
-        if !f.has("code") {
-            f.issue("code", "is required");
-        }
+        Fields::read(body, Self::read)
+    }
+
+    /// Takes its fields.
+    pub fn read(f: &mut Fields) -> Self {
+        f.required("code");
         let request = Self {
             code: f.text("code").unwrap_or_default(),
             language: f.text("language"),
@@ -47,10 +50,11 @@ impl RunRequest {
             interrupt_on_disconnect: f.truth("interruptOnDisconnect").unwrap_or(false),
             stream: f.truth("stream").unwrap_or(false),
         };
+        f.refine("code", || json!({ "maxLength": CODE_BYTES_MAX }));
         if request.code.len() > CODE_BYTES_MAX {
             f.issue("code", format!("at most {CODE_BYTES_MAX} bytes"));
         }
-        fields.finish(request)
+        request
     }
 }
 
@@ -70,22 +74,23 @@ impl ContextRequest {
     /// # Errors
     /// Every issue with it.
     pub fn parse(body: &[u8]) -> Result<Self, Issues> {
-        let mut fields = Fields::open(body)?;
-        let f = &mut fields;
+        Fields::read(body, Self::read)
+    }
+
+    /// Takes its fields.
+    pub fn read(f: &mut Fields) -> Self {
         let request = Self {
             id: f.text("id"),
             language: f.text("language"),
-            cwd: f.text("cwd"),
+            cwd: rules::directory(f, "cwd"),
             env: f.text_map("env").unwrap_or_default(),
         };
-        f.check(names::check_env(&request.env));
+        rules::check(f, None, None, Some(&request.env));
+        f.refine("id", || json!({ "pattern": format!("^[a-z0-9][a-z0-9-]{{0,{}}}$", ID_BYTES_MAX - 1) }));
         if request.id.as_ref().is_some_and(|id| !is_id(id)) {
             f.issue("id", format!("must be 1 to {ID_BYTES_MAX} of a-z, 0-9 and `-`, the first no `-`"));
         }
-        if request.cwd.as_ref().is_some_and(|cwd| !cwd.starts_with('/') || cwd.len() > 4096 || cwd.contains('\0')) {
-            f.issue("cwd", "must be an absolute path");
-        }
-        fields.finish(request)
+        request
     }
 }
 
@@ -96,7 +101,7 @@ fn is_id(id: &str) -> bool {
 }
 
 /// A context.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the fields are the wire contract's, explained there")]
 pub struct ContextInfo {
@@ -106,8 +111,22 @@ pub struct ContextInfo {
     pub created_at: Timestamp,
 }
 
+/// The answer to an interrupt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Interrupted {
+    /// A cell was running.
+    pub interrupted: bool,
+}
+
+/// The answer to the end of a context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DeletedContext {
+    /// It was there.
+    pub deleted: bool,
+}
+
 /// How a cell ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CellStatus {
     /// As it should.
@@ -123,7 +142,7 @@ pub enum CellStatus {
 }
 
 /// Something that a cell has to show.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CellResult {
     /// The value of the cell's last expression.
     pub main: bool,
@@ -134,7 +153,7 @@ pub struct CellResult {
 }
 
 /// Why a cell failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CellError {
     /// The error's type.
     pub name: String,
@@ -145,7 +164,7 @@ pub struct CellError {
 }
 
 /// What came of a cell.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the fields are the wire contract's, explained there")]
 pub struct Execution {
@@ -166,7 +185,7 @@ pub struct Execution {
 }
 
 /// A line of a cell's stream.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "k", rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the fields are the wire contract's, explained there")]
 pub enum CellEvent {

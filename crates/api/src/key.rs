@@ -1,7 +1,9 @@
 //! Keys: who may ask a node.
 
 use crate::fields::{Fields, Issues};
-use branchbox_model::{Timestamp, names};
+use crate::rules;
+use branchbox_model::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// `POST /v1/keys`.
@@ -17,17 +19,19 @@ impl KeyRequest {
     /// # Errors
     /// Every issue with it.
     pub fn parse(body: &[u8]) -> Result<Self, Issues> {
-        let mut fields = Fields::open(body)?;
-        let name = fields.required_text("name");
-        if !name.is_empty() {
-            fields.check(names::check_name(&name));
-        }
-        fields.finish(Self { name })
+        Fields::read(body, Self::read)
+    }
+
+    /// Takes its fields.
+    pub fn read(f: &mut Fields) -> Self {
+        let name = f.required_text("name");
+        rules::check(f, Some(&name).filter(|name| !name.is_empty()).map(String::as_str), None, None);
+        Self { name }
     }
 }
 
 /// A key, without itself.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KeyInfo {
     /// Its id; no secret.

@@ -20,7 +20,9 @@ mod key;
 mod metrics;
 mod misc;
 mod preview;
+mod rules;
 mod sandbox;
+mod shape;
 mod snapshot;
 mod socket;
 
@@ -34,23 +36,25 @@ pub use exec::{
 };
 pub use fields::{Fields, Issue, Issues};
 pub use files::{
-    ArchiveBegun, ArchiveUploadRequest, FileEntry, FileEntryType, FileList, FileRequest, FileStat, Removed,
-    UploadBegun, UploadRequest, parse_mode,
+    ArchiveBegun, ArchiveUploadRequest, FileEntry, FileEntryType, FileList, FileRequest, FileStat, FileWritten,
+    Removed, UploadBegun, UploadRequest, mode_schema, parse_mode,
 };
 pub use image::{ImageInfo, ImageSource, ImageState};
 pub use interpreter::{
-    CellError, CellEvent, CellResult, CellStatus, ContextInfo, ContextRequest, Execution, RunRequest,
+    CellError, CellEvent, CellResult, CellStatus, ContextInfo, ContextRequest, DeletedContext, Execution, Interrupted,
+    RunRequest,
 };
 pub use key::{KeyInfo, KeyRequest};
 pub use metrics::{Metrics, MetricsPoint, MetricsRange};
 pub use misc::{
-    AccountLimit, DailyLimit, Empty, Limits, Me, NetworkRequest, NetworkRules, Note, Page, Timings, Usage,
+    AccountLimit, DailyLimit, Empty, Limits, List, Me, NetworkRequest, NetworkRules, Note, Page, Timings, Usage,
     UsageResource,
 };
 pub use preview::{
     DeletedPreview, EXPIRES_AT_RULE, PREVIEW_TTL_SECONDS, Preview, PreviewList, PreviewRequest, TokenLife, Visibility,
     future,
 };
+pub use rules::{name_schema, path_schema};
 pub use sandbox::{
     CreateRequest, DeletedSandbox, ExtendRequest, ForkAnswer, ForkRequest, OnTimeout, RetentionRequest, SandboxInfo,
     UpdateRequest, WakeRequest,

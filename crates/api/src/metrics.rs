@@ -1,10 +1,11 @@
 //! What a sandbox uses over time.
 
 use branchbox_model::{SandboxState, Timestamp};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A range of `GET …/metrics`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[expect(missing_docs, reason = "the words are the wire contract's")]
 pub enum MetricsRange {
     #[serde(rename = "15m")]
@@ -22,7 +23,7 @@ pub enum MetricsRange {
 }
 
 /// `GET …/metrics`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Metrics {
     /// The sandbox.
@@ -50,7 +51,7 @@ pub struct Metrics {
 }
 
 /// What was read within one step.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MetricsPoint {
     /// Where the step begins; of the newest reading, when it was made.

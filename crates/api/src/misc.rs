@@ -2,11 +2,13 @@
 
 use crate::fields::{Fields, Issues};
 use branchbox_model::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// One page of a list.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "{T}Page")]
 pub struct Page<T> {
     /// The things.
     pub data: Vec<T>,
@@ -14,8 +16,16 @@ pub struct Page<T> {
     pub next_cursor: Option<String>,
 }
 
+/// A list that is told whole.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "{T}List")]
+pub struct List<T> {
+    /// The things.
+    pub data: Vec<T>,
+}
+
 /// A body with no fields.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Empty {}
 
 impl Empty {
@@ -24,12 +34,17 @@ impl Empty {
     /// # Errors
     /// When it has fields or is no object.
     pub fn parse(body: &[u8]) -> Result<Self, Issues> {
-        Fields::open(body)?.finish(Self {})
+        Fields::read(body, Self::read)
+    }
+
+    /// Takes its fields.
+    pub fn read(_: &mut Fields) -> Self {
+        Self {}
     }
 }
 
 /// Where a call's time went, measured on this call, in microseconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Timings {
     /// The source stood still for this long.
@@ -50,7 +65,7 @@ pub struct Timings {
 }
 
 /// Something a restore did that a program could notice.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Note {
     /// What kind of thing.
     pub kind: String,
@@ -82,15 +97,12 @@ impl NetworkRequest {
     /// # Errors
     /// Every issue with it.
     pub fn parse(body: &[u8]) -> Result<Self, Issues> {
-        let mut fields = Fields::open(body)?;
-        let request = Self::read(&mut fields);
-        fields.finish(request)
+        Fields::read(body, Self::read)
     }
 
-    pub(crate) fn read(fields: &mut Fields) -> Self {
-        if !fields.has("internet") {
-            fields.issue("internet", "is required");
-        }
+    /// Takes its fields.
+    pub fn read(fields: &mut Fields) -> Self {
+        fields.required("internet");
         Self {
             internet: fields.truth("internet").unwrap_or(false),
             allow: fields.texts("allow").unwrap_or_default(),
@@ -107,7 +119,7 @@ impl NetworkRequest {
 }
 
 /// Network rules in force.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkRules {
     /// The sandbox.
@@ -141,7 +153,7 @@ pub struct NetworkRules {
 }
 
 /// `GET /v1/me`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Me {
     /// This node.
@@ -159,7 +171,7 @@ pub struct Me {
 }
 
 /// `GET /v1/limits`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Limits {
     /// Always `full` here.
     pub access: String,
@@ -174,7 +186,7 @@ pub struct Limits {
 }
 
 /// Spending per day; nothing costs money here.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DailyLimit {
     /// No limit.
@@ -188,7 +200,7 @@ pub struct DailyLimit {
 }
 
 /// One counted limit.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AccountLimit {
     /// Its name.
     pub limit: String,
@@ -203,7 +215,7 @@ pub struct AccountLimit {
 }
 
 /// `GET /v1/usage`: money is zero, the seconds are real.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Usage {
     /// This node.
@@ -227,7 +239,7 @@ pub struct Usage {
 }
 
 /// What one sandbox has used.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UsageResource {
     /// The sandbox.

@@ -2,7 +2,9 @@
 
 use crate::fields::{Fields, Issues};
 use branchbox_model::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 /// Shortest and longest life of a token in seconds.
 pub const PREVIEW_TTL_SECONDS: std::ops::RangeInclusive<u32> = 60..=604_800;
@@ -10,10 +12,12 @@ pub const PREVIEW_TTL_SECONDS: std::ops::RangeInclusive<u32> = 60..=604_800;
 const EMBED_ORIGINS_MAX: usize = 16;
 /// Longest name of a site.
 const ORIGIN_BYTES_MAX: usize = 255;
+/// A scheme and a host, as [`is_site`] reads it.
+const ORIGIN_PATTERN: &str = r"^https?://(?:\*\.)?[A-Za-z0-9.:-]+$";
 const VISIBILITIES: &[(&str, Visibility)] = &[("private", Visibility::Private), ("public", Visibility::Public)];
 
 /// Who may visit.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Visibility {
     /// Who has a token.
@@ -54,11 +58,12 @@ impl PreviewRequest {
     /// # Errors
     /// Every issue with it.
     pub fn parse(body: &[u8]) -> Result<Self, Issues> {
-        let mut fields = Fields::open(body)?;
-        let f = &mut fields;
-        if !f.has("port") {
-            f.issue("port", "is required");
-        }
+        Fields::read(body, Self::read)
+    }
+
+    /// Takes its fields.
+    pub fn read(f: &mut Fields) -> Self {
+        f.required("port");
         let port = f.small_number("port", 1..=65_535).and_then(|port| u16::try_from(port).ok()).unwrap_or(0);
         let visibility = f.word("visibility", VISIBILITIES);
         let ttl_seconds = f.small_number("ttlSeconds", PREVIEW_TTL_SECONDS);
@@ -69,7 +74,12 @@ impl PreviewRequest {
             }
             time
         });
+        f.refine("expiresAt", || json!({ "format": "date-time" }));
         let embed_origins = f.texts("embedOrigins");
+        f.refine("embedOrigins", || {
+            let site = json!({ "type": "string", "maxLength": ORIGIN_BYTES_MAX, "pattern": ORIGIN_PATTERN });
+            json!({ "maxItems": EMBED_ORIGINS_MAX, "items": site })
+        });
         if let Some(origins) = &embed_origins {
             if origins.len() > EMBED_ORIGINS_MAX {
                 f.issue("embedOrigins", format!("at most {EMBED_ORIGINS_MAX} sites"));
@@ -79,7 +89,7 @@ impl PreviewRequest {
                 f.issue("embedOrigins", format!("`{shown}` is no site like https://app.example.com"));
             }
         }
-        fields.finish(Self { port, visibility, ttl_seconds, expires_at, embed_origins })
+        Self { port, visibility, ttl_seconds, expires_at, embed_origins }
     }
 
     /// How long its token is to live.
@@ -107,7 +117,7 @@ fn is_site(origin: &str) -> bool {
 }
 
 /// A shared port.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the fields are the wire contract's, explained there")]
 pub struct Preview {
@@ -127,14 +137,14 @@ pub struct Preview {
 }
 
 /// Every shared port of a sandbox.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PreviewList {
     /// By port.
     pub data: Vec<Preview>,
 }
 
 /// A port that is shared no more.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the fields are the wire contract's, explained there")]
 pub struct DeletedPreview {

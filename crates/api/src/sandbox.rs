@@ -2,9 +2,12 @@
 
 use crate::fields::{Fields, Issues};
 use crate::misc::{NetworkRequest, Note, Timings};
+use crate::rules;
 use crate::snapshot::SnapshotInfo;
-use branchbox_model::{SandboxState, StopReason, Timestamp, User, names};
+use branchbox_model::{SandboxState, StopReason, Timestamp, User};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use std::collections::BTreeMap;
 
 /// Smallest and largest time limit in seconds.
@@ -20,7 +23,7 @@ const ON_TIMEOUT: &[(&str, OnTimeout)] =
     &[("pause", OnTimeout::Pause), ("stop", OnTimeout::Stop), ("delete", OnTimeout::Delete)];
 
 /// What happens when a time limit is reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OnTimeout {
     /// Memory is kept, nothing runs.
@@ -81,11 +84,13 @@ impl CreateRequest {
     /// # Errors
     /// Every issue with it.
     pub fn parse(body: &[u8]) -> Result<Self, Issues> {
-        let mut fields = Fields::open(body)?;
-        let f = &mut fields;
-        if f.has("snapshot") && f.has("image") {
-            f.issue("snapshot", "cannot be used together with `image`");
-        }
+        Fields::read(body, Self::read)
+    }
+
+    /// Takes its fields.
+    pub fn read(f: &mut Fields) -> Self {
+        f.not_both("snapshot", "image");
+        f.true_needs("getOrCreate", "name");
         let request = Self {
             name: f.text("name"),
             labels: f.text_map("labels"),
@@ -107,11 +112,8 @@ impl CreateRequest {
             wants_unavailable: unavailable(f),
         };
         accepted_and_ignored(f);
-        check_common(f, request.name.as_deref(), request.labels.as_ref(), request.env.as_ref());
-        if request.get_or_create && request.name.is_none() {
-            f.issue("getOrCreate", "needs `name`");
-        }
-        fields.finish(request)
+        rules::check(f, request.name.as_deref(), request.labels.as_ref(), request.env.as_ref());
+        request
     }
 }
 
@@ -141,23 +143,6 @@ fn accepted_and_ignored(f: &mut Fields) {
     f.number("maxTotalCostMicros", 0..=u64::MAX);
     f.text("funding");
     f.word("region", &[("local", ())]);
-}
-
-fn check_common(
-    f: &mut Fields,
-    name: Option<&str>,
-    labels: Option<&BTreeMap<String, String>>,
-    env: Option<&BTreeMap<String, String>>,
-) {
-    if let Some(name) = name {
-        f.check(names::check_name(name));
-    }
-    if let Some(labels) = labels {
-        f.check(names::check_labels(labels));
-    }
-    if let Some(env) = env {
-        f.check(names::check_env(env));
-    }
 }
 
 /// `POST /v1/sandboxes/{id}:update`.
@@ -193,8 +178,11 @@ impl UpdateRequest {
     /// # Errors
     /// Every issue with it.
     pub fn parse(body: &[u8]) -> Result<Self, Issues> {
-        let mut fields = Fields::open(body)?;
-        let f = &mut fields;
+        Fields::read(body, Self::read)
+    }
+
+    /// Takes its fields.
+    pub fn read(f: &mut Fields) -> Self {
         let request = Self {
             name: f.nullable_text("name"),
             labels: f.text_map("labels"),
@@ -207,11 +195,19 @@ impl UpdateRequest {
             on_timeout: f.word("onTimeout", ON_TIMEOUT),
         };
         f.number("maxTotalCostMicros", 0..=u64::MAX);
+        f.refine("timeoutSeconds", || {
+            let range = json!({ "minimum": TIMEOUT_SECONDS.start(), "maximum": TIMEOUT_SECONDS.end() });
+            json!({ "anyOf": [{ "const": 0 }, range] })
+        });
         if request.timeout_seconds.is_some_and(|s| s > 0 && !TIMEOUT_SECONDS.contains(&s)) {
             f.issue("timeoutSeconds", "must be 0 or a whole number from 60 to 86400");
         }
-        check_common(f, request.name.as_ref().and_then(Option::as_deref), request.labels.as_ref(), None);
-        fields.finish(request)
+        // A variable that is taken away has a name too.
+        let env = request.env.iter().flatten().map(|(name, value)| (name.clone(), value.clone().unwrap_or_default()));
+        let name = request.name.as_ref().and_then(Option::as_deref);
+        rules::check(f, name, request.labels.as_ref(), Some(&env.collect()));
+        f.refine("env", || json!({ "additionalProperties": { "type": ["string", "null"], "pattern": rules::NO_NUL } }));
+        request
     }
 }
 
@@ -230,9 +226,12 @@ impl WakeRequest {
     /// # Errors
     /// Every issue with it.
     pub fn parse(body: &[u8]) -> Result<Self, Issues> {
-        let mut fields = Fields::open(body)?;
-        let request = Self { timeout_seconds: fields.small_number("timeoutSeconds", TIMEOUT_SECONDS) };
-        fields.finish(request)
+        Fields::read(body, Self::read)
+    }
+
+    /// Takes its fields.
+    pub fn read(f: &mut Fields) -> Self {
+        Self { timeout_seconds: f.small_number("timeoutSeconds", TIMEOUT_SECONDS) }
     }
 }
 
@@ -249,12 +248,14 @@ impl ExtendRequest {
     /// # Errors
     /// Every issue with it.
     pub fn parse(body: &[u8]) -> Result<Self, Issues> {
-        let mut fields = Fields::open(body)?;
-        if !fields.has("seconds") {
-            fields.issue("seconds", "is required");
-        }
-        let seconds = fields.small_number("seconds", 1..=*TIMEOUT_SECONDS.end()).unwrap_or(1);
-        fields.finish(Self { seconds })
+        Fields::read(body, Self::read)
+    }
+
+    /// Takes its fields.
+    pub fn read(f: &mut Fields) -> Self {
+        f.required("seconds");
+        let seconds = f.small_number("seconds", 1..=*TIMEOUT_SECONDS.end()).unwrap_or(1);
+        Self { seconds }
     }
 }
 
@@ -271,9 +272,13 @@ impl RetentionRequest {
     /// # Errors
     /// Every issue with it.
     pub fn parse(body: &[u8]) -> Result<Self, Issues> {
-        let mut fields = Fields::open(body)?;
-        let days = fields.small_number("days", crate::snapshot::RETENTION_DAYS);
-        fields.finish(Self { days })
+        Fields::read(body, Self::read)
+    }
+
+    /// Takes its fields.
+    pub fn read(f: &mut Fields) -> Self {
+        let days = f.small_number("days", crate::snapshot::RETENTION_DAYS);
+        Self { days }
     }
 }
 
@@ -298,8 +303,11 @@ impl ForkRequest {
     /// # Errors
     /// Every issue with it.
     pub fn parse(body: &[u8]) -> Result<Self, Issues> {
-        let mut fields = Fields::open(body)?;
-        let f = &mut fields;
+        Fields::read(body, Self::read)
+    }
+
+    /// Takes its fields.
+    pub fn read(f: &mut Fields) -> Self {
         let request = Self {
             count: f.small_number("count", 1..=FORK_COUNT_MAX),
             name: f.text("name"),
@@ -309,13 +317,13 @@ impl ForkRequest {
         // No sandbox has secrets yet, and any list only narrows.
         f.texts("secrets");
         f.text("funding");
-        check_common(f, request.name.as_deref(), request.labels.as_ref(), None);
-        fields.finish(request)
+        rules::check(f, request.name.as_deref(), request.labels.as_ref(), None);
+        request
     }
 }
 
 /// The answer to a fork.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ForkAnswer {
     /// The copies, running.
     pub sandboxes: Vec<SandboxInfo>,
@@ -330,7 +338,7 @@ pub struct ForkAnswer {
 }
 
 /// A sandbox.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the fields are the wire contract's, explained there")]
 pub struct SandboxInfo {
@@ -385,7 +393,7 @@ pub struct SandboxInfo {
 }
 
 /// The answer to a delete.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the fields are the wire contract's, explained there")]
 pub struct DeletedSandbox {

@@ -2,7 +2,9 @@
 
 use crate::fields::{Fields, Issues};
 use crate::misc::{Note, Timings};
-use branchbox_model::{SnapshotMode, SnapshotState, Timestamp, names};
+use crate::rules;
+use branchbox_model::{SnapshotMode, SnapshotState, Timestamp};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -30,25 +32,19 @@ impl SnapshotRequest {
     /// # Errors
     /// Every issue with it.
     pub fn parse(body: &[u8]) -> Result<Self, Issues> {
-        let mut fields = Fields::open(body)?;
-        let f = &mut fields;
+        Fields::read(body, Self::read)
+    }
+
+    /// Takes its fields.
+    pub fn read(f: &mut Fields) -> Self {
         let request = Self {
             name: f.text("name"),
             labels: f.text_map("labels"),
             retention_days: f.small_number("retentionDays", RETENTION_DAYS),
             mode: f.word("mode", &[("memory", SnapshotMode::Memory), ("disk", SnapshotMode::Disk)]),
         };
-        check(f, request.name.as_deref(), request.labels.as_ref());
-        fields.finish(request)
-    }
-}
-
-fn check(f: &mut Fields, name: Option<&str>, labels: Option<&BTreeMap<String, String>>) {
-    if let Some(name) = name {
-        f.check(names::check_name(name));
-    }
-    if let Some(labels) = labels {
-        f.check(names::check_labels(labels));
+        rules::check(f, request.name.as_deref(), request.labels.as_ref(), None);
+        request
     }
 }
 
@@ -71,12 +67,15 @@ impl UpdateSnapshotRequest {
     /// # Errors
     /// Every issue with it.
     pub fn parse(body: &[u8]) -> Result<Self, Issues> {
-        let mut fields = Fields::open(body)?;
-        let f = &mut fields;
+        Fields::read(body, Self::read)
+    }
+
+    /// Takes its fields.
+    pub fn read(f: &mut Fields) -> Self {
         let request =
             Self { name: f.nullable_text("name"), labels: f.text_map("labels"), if_labels: f.text_map("ifLabels") };
-        check(f, request.name.as_ref().and_then(Option::as_deref), request.labels.as_ref());
-        fields.finish(request)
+        rules::check(f, request.name.as_ref().and_then(Option::as_deref), request.labels.as_ref(), None);
+        request
     }
 }
 
@@ -94,17 +93,19 @@ impl ExtendSnapshotRequest {
     /// # Errors
     /// Every issue with it.
     pub fn parse(body: &[u8]) -> Result<Self, Issues> {
-        let mut fields = Fields::open(body)?;
-        if !fields.has("retentionDays") {
-            fields.issue("retentionDays", "is required");
-        }
-        let days = fields.small_number("retentionDays", RETENTION_DAYS).unwrap_or(1);
-        fields.finish(Self { retention_days: days })
+        Fields::read(body, Self::read)
+    }
+
+    /// Takes its fields.
+    pub fn read(f: &mut Fields) -> Self {
+        f.required("retentionDays");
+        let days = f.small_number("retentionDays", RETENTION_DAYS).unwrap_or(1);
+        Self { retention_days: days }
     }
 }
 
 /// A snapshot.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the fields are the wire contract's, explained there")]
 pub struct SnapshotInfo {
@@ -134,7 +135,7 @@ pub struct SnapshotInfo {
 }
 
 /// The sizes of the sandbox it was taken from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the fields are the wire contract's, explained there")]
 pub struct Shape {
@@ -147,7 +148,7 @@ pub struct Shape {
 }
 
 /// Whether a snapshot survives the loss of its node: until copies off the node exist, the state is `none`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the fields are the wire contract's, explained there")]
 pub struct Durability {

@@ -3,10 +3,11 @@
 use crate::error::ErrorInfo;
 use crate::exec::PtySize;
 use crate::fields::{Fields, Issues};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What the server says as text.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum SocketEvent {
     /// First of all: it can be used.

@@ -1,6 +1,7 @@
 //! What a sandbox is asked to be, checked once at the edge.
 
 use crate::code::{Code, Coded, Retry};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -54,7 +55,7 @@ impl IdRange {
 }
 
 /// Who runs a command when it does not say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum User {
     /// `runtime`, uid 1000.
@@ -110,8 +111,8 @@ pub mod names {
     pub const NAME_BYTES_MAX: usize = 64;
     /// Most labels on one thing.
     pub const LABELS_MAX: usize = 32;
-    /// Longest label key or value, in bytes.
-    pub const LABEL_BYTES_MAX: usize = 256;
+    /// Longest label key or value, in characters.
+    pub const LABEL_CHARS_MAX: usize = 256;
     /// Most variables in one environment.
     pub const ENV_MAX: usize = 64;
     /// All variables of one environment together, in bytes.
@@ -142,8 +143,9 @@ pub mod names {
             return error(format!("at most {LABELS_MAX} pairs"));
         }
         for (key, value) in labels {
-            if key.is_empty() || key.len() > LABEL_BYTES_MAX || value.len() > LABEL_BYTES_MAX {
-                return error(format!("keys of 1 to {LABEL_BYTES_MAX} bytes, values up to as many"));
+            let is_long = |text: &str| text.chars().count() > LABEL_CHARS_MAX;
+            if key.is_empty() || is_long(key) || is_long(value) {
+                return error(format!("keys of 1 to {LABEL_CHARS_MAX} characters, values up to as many"));
             }
             if key.chars().chain(value.chars()).any(char::is_control) {
                 return error("no control characters".into());

@@ -1,9 +1,10 @@
 //! The states a sandbox and a snapshot can be in, spelled as on the wire.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Where a sandbox is in its life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SandboxState {
     /// Being made; commands wait.
@@ -23,7 +24,7 @@ pub enum SandboxState {
 }
 
 /// Why a sandbox is not running.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
     /// A client asked.
@@ -45,7 +46,7 @@ pub enum StopReason {
 }
 
 /// What a snapshot holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SnapshotMode {
     /// The whole machine.
@@ -55,7 +56,7 @@ pub enum SnapshotMode {
 }
 
 /// Where a snapshot is in its life. `Ready` is said only when a sandbox can be started from it now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SnapshotState {
     /// The capture runs.

@@ -1,11 +1,13 @@
 //! The one form of a point in time: milliseconds since 1970, shown as ISO 8601 in UTC.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// A point in time, to the millisecond.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(inline, extend("format" = "date-time"))]
 pub struct Timestamp(pub i64);
 
 impl Timestamp {

@@ -24,7 +24,7 @@ const CLIENT_BYTES_MAX: usize = 64;
 /// Longest id of a target that is kept; longer ones are of things that never were.
 const TARGET_CHARS_MAX: usize = 128;
 /// Lines in one page.
-const PAGE_MAX: u64 = 200;
+pub(crate) const PAGE_MAX: u64 = 200;
 const PAGE_DEFAULT: u32 = 50;
 
 /// How somebody asks.

@@ -9,7 +9,7 @@ use branchbox_node::{Node, Process};
 /// Bytes of one look at output when the request does not say.
 const LOOK_BYTES: u64 = 196_608;
 /// Longest wait of one look.
-const LOOK_WAIT_MS_MAX: u64 = 8000;
+pub(crate) const LOOK_WAIT_MS_MAX: u64 = 8000;
 
 /// Whether a stream is the first of its command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

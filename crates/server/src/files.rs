@@ -5,15 +5,16 @@ use crate::app::Asked;
 use crate::query::Query;
 use crate::routes::End;
 use crate::stream;
-use branchbox_api::{ArchiveUploadRequest, Empty, FileRequest, FileStat, Issues, UploadRequest, parse_mode};
+use branchbox_api::{
+    ArchiveUploadRequest, Empty, FileRequest, FileStat, FileWritten, Issues, UploadRequest, parse_mode,
+};
 use branchbox_model::{Code, User};
 use branchbox_node::{LIST_DEPTH_MAX, LIST_ENTRIES_MAX, ListFiles, Node, Pack};
-use serde_json::json;
 
 /// Mode of a new file when the request does not say.
 const MODE: u32 = 0o644;
 /// Longest pattern.
-const GLOB_BYTES_MAX: usize = 1024;
+pub(crate) const GLOB_BYTES_MAX: usize = 1024;
 
 fn path(asked: &Asked) -> Result<String, Failure> {
     let path = asked.query.text("path").ok_or_else(|| Issues::one("path", "is required"))?;
@@ -33,7 +34,8 @@ pub(crate) async fn write(node: &Node, id: &str, asked: &Asked) -> Answered {
         Some(text) => parse_mode(&text).ok_or_else(|| Issues::one("mode", "must be an octal number such as `755`"))?,
     };
     node.write_file(id, &path, mode, &asked.body).await?;
-    Answer::ok(&json!({ "path": path, "size": asked.body.len(), "mode": format!("{mode:o}") }))
+    let size = asked.body.len();
+    Answer::ok(&FileWritten { path, size, mode: format!("{mode:o}") })
 }
 
 pub(crate) async fn list(node: &Node, id: &str, asked: Asked) -> Answered {
@@ -65,7 +67,7 @@ pub(crate) async fn change(node: &Node, id: &str, verb: &str, asked: &Asked) -> 
     let request = FileRequest::parse(verb, &asked.body).ok_or_else(unknown)??;
     match node.change_file(id, request).await? {
         Some(removed) => Answer::ok(&removed),
-        None => Answer::ok(&json!({})),
+        None => Answer::ok(&Empty {}),
     }
 }
 
@@ -81,7 +83,7 @@ fn offset(mut query: Query) -> Result<u64, Failure> {
 
 pub(crate) async fn upload_piece(node: &Node, id: &str, upload: &str, asked: Asked) -> Answered {
     node.upload_piece(id, upload, offset(asked.query)?, &asked.body).await?;
-    Answer::ok(&json!({}))
+    Answer::ok(&Empty {})
 }
 
 pub(crate) async fn end_upload(node: &Node, id: &str, upload: &str, how: End, asked: &Asked) -> Answered {
@@ -90,7 +92,7 @@ pub(crate) async fn end_upload(node: &Node, id: &str, upload: &str, how: End, as
         End::Commit => node.commit_upload(id, upload).await?,
         End::Abort => node.abort_upload(id, upload).await?,
     }
-    Answer::ok(&json!({}))
+    Answer::ok(&Empty {})
 }
 
 fn user(query: &Query) -> Result<User, Failure> {
@@ -115,7 +117,7 @@ pub(crate) async fn pack(node: &Node, id: &str, asked: Asked) -> Answered {
 
 pub(crate) async fn unpack(node: &Node, id: &str, asked: &Asked) -> Answered {
     node.unpack(id, &path(asked)?, user(&asked.query)?, asked.body.clone()).await?;
-    Answer::ok(&json!({}))
+    Answer::ok(&Empty {})
 }
 
 pub(crate) async fn begin_archive(node: &Node, id: &str, asked: &Asked) -> Answered {
@@ -124,7 +126,7 @@ pub(crate) async fn begin_archive(node: &Node, id: &str, asked: &Asked) -> Answe
 
 pub(crate) async fn archive_piece(node: &Node, id: &str, upload: &str, asked: Asked) -> Answered {
     node.archive_piece(id, upload, offset(asked.query)?, &asked.body).await?;
-    Answer::ok(&json!({}))
+    Answer::ok(&Empty {})
 }
 
 pub(crate) async fn end_archive(node: &Node, id: &str, upload: &str, how: End, asked: &Asked) -> Answered {
@@ -133,5 +135,5 @@ pub(crate) async fn end_archive(node: &Node, id: &str, upload: &str, how: End, a
         End::Commit => node.commit_archive(id, upload).await?,
         End::Abort => node.abort_archive(id, upload).await?,
     }
-    Answer::ok(&json!({}))
+    Answer::ok(&Empty {})
 }

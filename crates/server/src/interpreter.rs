@@ -3,10 +3,9 @@
 use crate::answer::{Answer, Answered, Failure};
 use crate::app::Asked;
 use crate::stream;
-use branchbox_api::{ContextRequest, Empty, RunRequest};
+use branchbox_api::{ContextRequest, DeletedContext, Empty, Interrupted, List, RunRequest};
 use branchbox_model::Code;
 use branchbox_node::Node;
-use serde_json::json;
 
 pub(crate) async fn run(node: &Node, id: &str, asked: &Asked) -> Answered {
     let request = RunRequest::parse(&asked.body)?;
@@ -19,7 +18,7 @@ pub(crate) async fn run(node: &Node, id: &str, asked: &Asked) -> Answered {
 }
 
 pub(crate) async fn list(node: &Node, id: &str) -> Answered {
-    Answer::ok(&json!({ "data": node.contexts(id).await? }))
+    Answer::ok(&List { data: node.contexts(id).await? })
 }
 
 pub(crate) async fn create(node: &Node, id: &str, asked: &Asked) -> Answered {
@@ -33,11 +32,11 @@ pub(crate) async fn restart(node: &Node, id: &str, context: &str, asked: &Asked)
 
 pub(crate) async fn interrupt(node: &Node, id: &str, context: &str, asked: &Asked) -> Answered {
     Empty::parse(&asked.body)?;
-    Answer::ok(&json!({ "interrupted": node.interrupt_context(id, context).await? }))
+    Answer::ok(&Interrupted { interrupted: node.interrupt_context(id, context).await? })
 }
 
 pub(crate) async fn delete(node: &Node, id: &str, context: &str) -> Answered {
-    Answer::ok(&json!({ "deleted": node.delete_context(id, context).await? }))
+    Answer::ok(&DeletedContext { deleted: node.delete_context(id, context).await? })
 }
 
 /// Results travel with their cell here, so none is ever kept in a file.

@@ -2,10 +2,9 @@
 
 use crate::answer::{Answer, Answered, Failure};
 use crate::app::Asked;
-use branchbox_api::KeyRequest;
+use branchbox_api::{KeyRequest, List};
 use branchbox_model::Code;
 use branchbox_node::{Caller, Node};
-use serde_json::json;
 
 fn check(caller: &Caller) -> Result<(), Failure> {
     match caller {
@@ -25,7 +24,7 @@ pub(crate) async fn create(node: &Node, asked: &Asked) -> Answered {
 
 pub(crate) fn list(node: &Node, asked: &Asked) -> Answered {
     check(&asked.caller)?;
-    Answer::ok(&json!({ "data": node.keys() }))
+    Answer::ok(&List { data: node.keys() })
 }
 
 pub(crate) async fn delete(node: &Node, id: &str, asked: &Asked) -> Answered {
