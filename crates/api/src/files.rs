@@ -194,12 +194,11 @@ impl ArchiveUploadRequest {
 
     /// Takes its fields.
     pub fn read(f: &mut Fields) -> Self {
-        let request = Self {
+        Self {
             path: path(f, "path"),
             gzip: f.truth("gzip").unwrap_or(true),
             user: f.word("user", crate::sandbox::USERS).unwrap_or_default(),
-        };
-        request
+        }
     }
 }
 

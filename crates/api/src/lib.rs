@@ -54,7 +54,7 @@ pub use preview::{
     DeletedPreview, EXPIRES_AT_RULE, PREVIEW_TTL_SECONDS, Preview, PreviewList, PreviewRequest, TokenLife, Visibility,
     future,
 };
-pub use rules::{name_schema, path_schema};
+pub use rules::{name_schema, path_schema, relative_path_schema};
 pub use sandbox::{
     CreateRequest, DeletedSandbox, ExtendRequest, ForkAnswer, ForkRequest, OnTimeout, RetentionRequest, SandboxInfo,
     UpdateRequest, WakeRequest,

@@ -31,6 +31,12 @@ pub fn path_schema() -> Value {
     })
 }
 
+/// What [`crate::FileRequest::check_path`] accepts once a slash stands before it.
+#[must_use]
+pub fn relative_path_schema() -> Value {
+    json!({ "type": "string", "maxLength": PATH_BYTES_MAX - 1, "pattern": r"^(?!\.\.(?:/|$))(?:[^/\u0000]|/(?!\.\.(?:/|$)))*$" })
+}
+
 fn pattern(schema: Value) -> Value {
     json!({ "pattern": schema["pattern"] })
 }

@@ -7,7 +7,7 @@ use crate::previews;
 use crate::query::{Query, components};
 use crate::routes::{self, Route};
 use crate::sockets::{self, Places, terminal, tunnel};
-use crate::{exec, files, history, images, interpreter, keys, sandboxes, snapshots};
+use crate::{exec, files, history, images, interpreter, keys, openapi, sandboxes, snapshots};
 use axum::body::Body;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::http::header::AUTHORIZATION;
@@ -87,12 +87,15 @@ pub(crate) async fn handle(app: Arc<App>, access: Access, request: Request<Body>
 
 async fn read(app: &App, access: Access, request: Request<Body>) -> Result<(Route, Asked, Option<Keyed>), Failure> {
     let (mut parts, body) = request.into_parts();
-    let caller = match access {
-        Access::Owner => Caller::Owner,
-        Access::Key => check_key(&parts.headers, |key| app.node.caller(key))?,
-    };
     let unreadable = || Failure::new(Code::RouteNotFound, "the path cannot be read", "percent-encode it as UTF-8");
-    let route = routes::find(&parts.method, &components(parts.uri.path()).ok_or_else(unreadable)?)?;
+    let route = components(parts.uri.path()).ok_or_else(unreadable);
+    let route = route.and_then(|components| routes::find(&parts.method, &components));
+    let caller = match access {
+        Access::Key if !matches!(route, Ok(Route::OpenApi)) => check_key(&parts.headers, |key| app.node.caller(key))?,
+        // Whoever asks for the document learns nothing of this node.
+        Access::Owner | Access::Key => Caller::Owner,
+    };
+    let route = route?;
     let query = Query::parse(parts.uri.query())?;
     let wait = wait(&parts.headers);
     let body = read_body(&parts.method, &route, body).await?;
@@ -185,6 +188,7 @@ async fn run(
 async fn dispatch(app: &App, route: Route, asked: Asked) -> Answered {
     let node = &app.node;
     match route {
+        Route::OpenApi => Ok(Answer::Json { status: 200, body: openapi::document().clone() }),
         Route::Me => Answer::ok(&node.me(&asked.caller)),
         Route::Limits => Answer::ok(&node.limits()),
         Route::Audit => audit::list(node, asked).await,

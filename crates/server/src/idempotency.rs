@@ -14,7 +14,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 
 /// Longest key.
-const KEY_BYTES_MAX: usize = 128;
+pub(crate) const KEY_BYTES_MAX: usize = 128;
+/// What a key is made of behind its first character, which is a letter or digit.
+pub(crate) const KEY_PATTERN_REST: &str = "[A-Za-z0-9_.:-]";
 /// Under this name a kept answer holds the command whose stream it was.
 const STREAM: &str = "$stream";
 /// Failures that say nothing about the next try.

@@ -17,6 +17,7 @@ mod images;
 mod interpreter;
 mod keys;
 mod listen;
+mod openapi;
 mod previews;
 mod query;
 mod routes;
@@ -27,3 +28,4 @@ mod stream;
 mod unavailable;
 
 pub use listen::{Listening, Server, ServerError};
+pub use openapi::text as openapi;

@@ -5,9 +5,27 @@ use crate::unavailable;
 use axum::http::Method;
 use branchbox_model::Code;
 
+/// The enum, and a list of its variants: every one of them must be in the API document.
+macro_rules! routes {
+    ($(#[$about:meta])* pub(crate) enum Route {
+        $($name:ident $({ $($field:ident: $kind:ty),* $(,)? })?,)*
+    }) => {
+        $(#[$about])*
+        pub(crate) enum Route { $($name $({ $($field: $kind),* })?,)* }
+
+        #[cfg(test)]
+        impl Route {
+            /// The name of each.
+            pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
+        }
+    };
+}
+
+routes! {
 /// What a request asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Route {
+    OpenApi,
     Me,
     Limits,
     Usage,
@@ -76,6 +94,7 @@ pub(crate) enum Route {
     ExtendSnapshot { id: String },
     DeleteSnapshot { id: String },
 }
+}
 
 /// How an upload ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +126,7 @@ pub(crate) fn find(method: &Method, components: &[String]) -> Result<Route, Fail
     let (get, post, put, delete) =
         (method == Method::GET, method == Method::POST, method == Method::PUT, method == Method::DELETE);
     let route = match parts.as_slice() {
+        ["v1", "openapi.json"] => get.then_some(Route::OpenApi),
         ["v1", "me"] => get.then_some(Route::Me),
         ["v1", "limits"] => get.then_some(Route::Limits),
         ["v1", "audit"] => get.then_some(Route::Audit),
@@ -279,6 +299,7 @@ mod tests {
             (Method::GET, "/v1/sandboxes/5/files/watches", "unavailable"),
             (Method::POST, "/v1/sandboxes/5/files:link", "unavailable"),
             (Method::GET, "/v1/volumes", "unavailable"),
+            (Method::POST, "/v1/openapi.json", "method_not_allowed"),
             (Method::POST, "/v1/images/x:tag", "unavailable"),
             (Method::POST, "/mcp", "unavailable"),
             (Method::GET, "/v1/sandboxes/5/nothing", "route_not_found"),

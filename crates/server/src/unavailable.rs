@@ -33,6 +33,10 @@ const SANDBOX_PARTS: &[(&str, &str)] = &[
 /// Parts of `files`.
 const FILE_PARTS: &[&str] = &["watches"];
 
+const FILE_PART_HINT: &str = "run a watcher inside with :exec";
+const PRODUCT_HINT: &str = "see the README for what this node has";
+const MCP_HINT: &str = "use the API";
+
 /// First components behind `/v1`.
 const PRODUCTS: &[&str] = &[
     "agents",
@@ -53,7 +57,6 @@ const PRODUCTS: &[&str] = &[
     "mcp",
     "networks",
     "notices",
-    "openapi.json",
     "otel-exports",
     "plans",
     "ports",
@@ -69,6 +72,19 @@ const PRODUCTS: &[&str] = &[
     "webhooks",
 ];
 
+/// Every method and path that is answered so, with the hint; some have routes beside them that this node has.
+pub(crate) fn table() -> impl Iterator<Item = (&'static str, String, &'static str)> {
+    let verbs = SANDBOX_VERBS.iter().map(|(verb, hint)| ("post", format!("/v1/sandboxes/{{sandbox}}:{verb}"), *hint));
+    let parts = SANDBOX_PARTS.iter().map(|(part, hint)| {
+        (if part.contains(':') { "post" } else { "get" }, format!("/v1/sandboxes/{{sandbox}}/{part}"), *hint)
+    });
+    let files =
+        FILE_PARTS.iter().map(|part| ("get", format!("/v1/sandboxes/{{sandbox}}/files/{part}"), FILE_PART_HINT));
+    let products = PRODUCTS.iter().map(|product| ("post", format!("/v1/{product}"), PRODUCT_HINT));
+    let mcp = [("post", "/mcp".to_owned(), MCP_HINT)];
+    verbs.chain(parts).chain(files).chain(products).chain(mcp)
+}
+
 fn unavailable(what: &str, hint: &str) -> Failure {
     Failure::new(Code::Unavailable, format!("this node has no `{what}`"), hint)
 }
@@ -82,16 +98,16 @@ pub(crate) fn sandbox_verb(verb: &str) -> Option<Failure> {
 pub(crate) fn path(components: &[&str]) -> Option<Failure> {
     match components {
         ["v1", "sandboxes", _, "files", part, ..] if FILE_PARTS.contains(part) => {
-            Some(unavailable(part, "run a watcher inside with :exec"))
+            Some(unavailable(part, FILE_PART_HINT))
         }
         ["v1", "sandboxes", _, part, ..] => {
             SANDBOX_PARTS.iter().find(|(known, _)| known == part).map(|(_, hint)| unavailable(part, hint))
         }
         ["v1", product, ..] => {
             let product = product.split_once(':').map_or(*product, |(product, _)| product);
-            PRODUCTS.contains(&product).then(|| unavailable(product, "see the README for what this node has"))
+            PRODUCTS.contains(&product).then(|| unavailable(product, PRODUCT_HINT))
         }
-        ["mcp", ..] => Some(unavailable("mcp", "use the API")),
+        ["mcp", ..] => Some(unavailable("mcp", MCP_HINT)),
         _ => None,
     }
 }

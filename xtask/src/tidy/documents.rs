@@ -22,10 +22,13 @@ pub fn check() -> Result<Vec<String>> {
 /// Writes the generated documents.
 pub fn write() -> Result<()> {
     fs_err::write(errors_path(), errors_reference()?)?;
-    // A unit test of the command line's crate finds drift: the tidy check should not have to build the program.
-    let words = ["run", "--quiet", "-p", "branchbox", "--", "man", "--markdown"];
-    let reference = output(&mut command("cargo", &words))?;
-    Ok(fs_err::write(root().join("docs/reference/cli.md"), reference)?)
+    // Unit tests of the crates find drift: the tidy check should not have to build the program.
+    for (option, name) in [("--markdown", "cli.md"), ("--openapi", "openapi.json")] {
+        let words = ["run", "--quiet", "-p", "branchbox", "--", "man", option];
+        let reference = output(&mut command("cargo", &words))?;
+        fs_err::write(root().join("docs/reference").join(name), reference)?;
+    }
+    Ok(())
 }
 
 /// Each `` `path::test` `` of the specification must be a function in that file.

@@ -28,6 +28,9 @@ pub struct ManArgs {
     /// Print the reference of all commands as Markdown
     #[arg(long, hide = true, conflicts_with = "dir")]
     pub markdown: bool,
+    /// Print the OpenAPI document
+    #[arg(long, hide = true, conflicts_with_all = ["dir", "markdown"])]
+    pub openapi: bool,
 }
 
 impl CompletionsArgs {
@@ -49,6 +52,10 @@ impl ManArgs {
         let failed = |error: std::io::Error| Fault::failed("cannot write the manual").because(&error);
         if self.markdown {
             output::data(&crate::reference::markdown());
+            return Ok(Exit::Done);
+        }
+        if self.openapi {
+            output::data(&branchbox_server::openapi());
             return Ok(Exit::Done);
         }
         match self.dir {
