@@ -1,10 +1,11 @@
 //! What the tests need on a machine with nothing installed by hand.
 //!
 //! System packages come from apt, only those that are missing. Python packages are pinned in `tests/requirements.txt`
-//! and live in an environment of their own below `target/`.
+//! and live in an environment of their own below `target/`. A package that would start a service is unpacked there too.
 
 use crate::run::{command, have, output, root, show};
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use branchbox_testkit::tools;
 use std::path::{Path, PathBuf};
 
 /// A program that tests run, and the package that brings it.
@@ -19,7 +20,10 @@ const PACKAGES: &[(&str, &str)] = &[
     ("ps", "procps"),
     ("setpriv", "util-linux"),
     ("mkfs.btrfs", "btrfs-progs"),
+    ("openssl", "openssl"),
 ];
+/// As above, for packages that would start a service: their files are unpacked and nothing is installed.
+const UNPACKED: &[(&str, &str)] = &[("docker-registry", "docker-registry")];
 /// The system's own interpreter: one from a version manager may not be usable by another user.
 const PYTHON: &str = "/usr/bin/python3";
 
@@ -39,6 +43,10 @@ pub fn install() -> Result<String> {
     }
     missing.dedup();
     install_packages(&missing)?;
+    for (_, package) in UNPACKED.iter().filter(|(program, _)| tools::find(program).is_none()) {
+        unpack_package(package)?;
+        missing.push(package);
+    }
     install_python()?;
     let note =
         if missing.is_empty() { "nothing was missing".into() } else { format!("installed {}", missing.join(" ")) };
@@ -57,6 +65,17 @@ fn install_packages(names: &[&str]) -> Result<()> {
     show(&mut command("apt-get", &["-q", "update"]))?;
     let mut install = command("apt-get", &["-q", "install", "-y", "--no-install-recommends"]);
     show(install.args(names).env("DEBIAN_FRONTEND", "noninteractive"))
+}
+
+/// Puts a package's files below [`tools::directory`], and runs none of its scripts.
+fn unpack_package(name: &str) -> Result<()> {
+    ensure!(have("apt-get") && have("dpkg-deb"), "missing: {name}; install it and run this again");
+    let scratch = tempfile::tempdir()?;
+    show(&mut command("apt-get", &["-q", "update"]))?;
+    show(command("apt-get", &["-q", "download", name]).current_dir(scratch.path()))?;
+    let file = fs_err::read_dir(scratch.path())?.next().context("apt-get downloaded nothing")??.path();
+    fs_err::create_dir_all(tools::directory())?;
+    show(command("dpkg-deb", &["--extract"]).arg(file).arg(tools::directory()))
 }
 
 /// Makes the environment when it is not there or when its list changed.

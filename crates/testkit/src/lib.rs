@@ -8,6 +8,7 @@ pub mod harness;
 pub mod leaks;
 pub mod needs;
 pub mod node;
+pub mod tools;
 
 pub use leaks::Inventory;
 pub use node::{NodeOptions, NodeProcess, binary};
