@@ -6,6 +6,7 @@ failure by ``conftest.py``, so that nothing is skipped in silence.
 import os
 import shutil
 import subprocess
+import sys
 
 
 def _tmpfs() -> bool:
@@ -23,6 +24,7 @@ def _mounts() -> bool:
 
 
 NEEDS = {
+    "Python 3.12": lambda: sys.version_info >= (3, 12),
     "another user": _foreign_user,
     "a tmpfs": _tmpfs,
     "mounts": _mounts,

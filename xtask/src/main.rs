@@ -8,6 +8,7 @@ mod bench;
 mod cargo;
 mod leaks;
 mod pytest;
+mod python;
 mod report;
 mod run;
 mod test;

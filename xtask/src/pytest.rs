@@ -5,7 +5,7 @@
 
 use crate::report::Skips;
 use crate::run::{command, root, show};
-use crate::{cargo, tools};
+use crate::{cargo, python};
 use anyhow::{Context, Result, ensure};
 use std::path::PathBuf;
 
@@ -20,9 +20,9 @@ pub fn suite(name: &str, words: &[String], skips: &mut Skips) -> Result<String> 
     fs_err::create_dir_all(state_directories())?;
     let folder = format!("tests/{name}");
     let junit = root().join(format!("target/pytest-{name}.xml"));
-    let python = tools::python();
+    let interpreter = python::of(name);
     let mut pytest =
-        command(&python.to_string_lossy(), &["-m", "pytest", "-ra", "--durations=5", "-c", "tests/pytest.ini"]);
+        command(&interpreter.to_string_lossy(), &["-m", "pytest", "-ra", "--durations=5", "-c", "tests/pytest.ini"]);
     pytest.arg(format!("--junitxml={}", junit.display()));
     match words {
         [] => pytest.arg(&folder),

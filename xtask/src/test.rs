@@ -27,6 +27,8 @@ pub enum Part {
     Faults,
     /// The real SDK's programs, against a live node
     Sdk,
+    /// The SDK's adapters, each with the agent framework it is for
+    Adapters,
     /// The node: crashes, bad input, state directories
     Node,
     /// The command line, `try` among it
@@ -59,6 +61,7 @@ pub fn run(only: &[Part], words: &[String]) -> Result<()> {
             Part::Rust => report.part("rust", cargo::tests),
             Part::Faults => report.part("faults", |_| cargo::faults()),
             Part::Sdk => report.part("sdk", |skips| pytest::suite("sdk", words, skips)),
+            Part::Adapters => report.part("adapters", |skips| pytest::suite("adapters", words, skips)),
             Part::Node => report.part("node", |skips| pytest::suite("node", words, skips)),
             Part::Cli => report.part("cli", |skips| pytest::suite("cli", words, skips)),
             Part::Leaks => report.part("leaks", |_| leaks::compare(&before)),
