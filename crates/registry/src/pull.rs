@@ -70,8 +70,9 @@ pub enum Progress {
     },
 }
 
-/// Loads an image's manifest, config and layers into files of the directory `into`, named by digest. A file that is
-/// there with the right content is not loaded again; so a name with a digest whose files are all there asks nobody.
+/// Loads an image's manifest, config and layers into files of the directory `into`, named by digest; it must exist. A
+/// file that is there with the right content is not loaded again; so a name with a digest whose files are all there
+/// asks nobody, and whoever may read the directory needs no credentials for it.
 ///
 /// # Errors
 /// See [`RegistryError`]. Files that are whole by then stay, for the next try.

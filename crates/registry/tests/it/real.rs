@@ -57,6 +57,14 @@ fn what_is_there_is_not_loaded_again() {
 }
 
 #[test]
+fn localhost_is_spoken_to_in_the_open() {
+    let Some(registry) = Registry::start(&Door::Open) else { return };
+    registry.push("app", "latest", &Image::oci("amd64", &[b"one"]));
+    let port = registry.address.rsplit(':').next().unwrap();
+    assert_eq!(pull_once(&format!("localhost:{port}/app"), &options()).unwrap().layers.len(), 1);
+}
+
+#[test]
 fn a_docker_image_comes_too() {
     let Some(registry) = Registry::start(&Door::Open) else { return };
     let image = Image::docker(&[b"one"]);
@@ -145,8 +153,9 @@ fn tls_is_spoken_and_checked() {
     let Some(registry) = Registry::start(&Door::Tls) else { return };
     let ca_file = registry.ca_file();
     let trusting = Options { ca_file: Some(&ca_file), ..options() };
-    let error = pull_once(&registry.name("app"), &trusting).unwrap_err();
-    assert!(matches!(error, RegistryError::NotFound { .. }), "{error}");
+    let image = Image::oci("amd64", &[b"bottom", &large()]);
+    registry.push("app", "latest", &image);
+    assert_eq!(pull_once(&registry.name("app"), &trusting).unwrap().manifest_digest, image.digest());
     let other = Registry::start(&Door::Tls).unwrap();
     let error = pull_once(&other.name("app"), &trusting).unwrap_err();
     assert!(matches!(error, RegistryError::Unreachable { .. }), "{error}");

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 /// More than any image of these tests has.
 pub const ROOM: u64 = 64 << 20;
@@ -58,6 +59,8 @@ pub fn names_in(directory: &Path) -> Vec<String> {
 pub struct Registry {
     child: Child,
     root: TempDir,
+    agent: ureq::Agent,
+    scheme: &'static str,
     pub address: String,
 }
 
@@ -92,7 +95,8 @@ impl Registry {
             .stderr(fs_err::File::create(&log).unwrap().into_parts().0)
             .spawn()
             .unwrap();
-        let mut registry = Self { child, root, address: String::new() };
+        let (agent, scheme) = agent_for(door, root.path());
+        let mut registry = Self { child, root, agent, scheme, address: String::new() };
         registry.address = registry.wait_for_address(&log);
         Some(registry)
     }
@@ -134,18 +138,18 @@ impl Registry {
     }
 
     pub fn put_manifest(&self, repository: &str, name: &str, media_type: &str, bytes: &[u8]) {
-        let url = format!("http://{}/v2/{repository}/manifests/{name}", self.address);
-        let answer = agent().put(&url).header("content-type", media_type).header("authorization", ANN).send(bytes);
+        let url = format!("{}://{}/v2/{repository}/manifests/{name}", self.scheme, self.address);
+        let answer = self.agent.put(&url).header("content-type", media_type).header("authorization", ANN).send(bytes);
         assert_eq!(answer.unwrap().status(), 201);
     }
 
     fn put_blob(&self, repository: &str, bytes: &[u8]) {
-        let url = format!("http://{}/v2/{repository}/blobs/uploads/", self.address);
-        let begun = agent().post(&url).header("authorization", ANN).send_empty().unwrap();
+        let url = format!("{}://{}/v2/{repository}/blobs/uploads/", self.scheme, self.address);
+        let begun = self.agent.post(&url).header("authorization", ANN).send_empty().unwrap();
         assert_eq!(begun.status(), 202);
         let place = begun.headers()["location"].to_str().unwrap();
         let url = format!("{place}&digest={}", digest(bytes));
-        assert_eq!(agent().put(&url).header("authorization", ANN).send(bytes).unwrap().status(), 201);
+        assert_eq!(self.agent.put(&url).header("authorization", ANN).send(bytes).unwrap().status(), 201);
     }
 }
 
@@ -161,8 +165,14 @@ const ANN: &str = "Basic YW5uOnJpZ2h0";
 /// `ann` and the bcrypt of `right`.
 const HTPASSWD: &str = "ann:$2b$04$Rr8uz8ELMS8ECBwp1uVSEumcV3sNk3/BsNRmUhPubYq7RizRTmChC\n";
 
-fn agent() -> ureq::Agent {
-    ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().new_agent()
+fn agent_for(door: &Door, root: &Path) -> (ureq::Agent, &'static str) {
+    let config = ureq::Agent::config_builder().http_status_as_error(false).proxy(None);
+    if !matches!(door, Door::Tls) {
+        return (config.build().new_agent(), "http");
+    }
+    let certificate = Certificate::from_pem(&fs_err::read(root.join("cert.pem")).unwrap()).unwrap();
+    let roots = RootCerts::Specific(Arc::new(vec![certificate]));
+    (config.tls_config(TlsConfig::builder().root_certs(roots).build()).build().new_agent(), "https")
 }
 
 fn config_of(door: &Door, root: &Path) -> String {
