@@ -14,6 +14,7 @@ pub mod changes;
 mod coded;
 mod copy;
 pub mod host;
+pub mod images;
 pub mod pool;
 pub mod writeback;
 
@@ -21,4 +22,5 @@ pub use assemble::{AssembleError, AssembledMount, assemble};
 pub use capture::{LayerError, LayerReport, capture_layer, start_writeback};
 pub use copy::{Copied, CopyError, copy_tree};
 pub use host::{HostError, HostImage};
+pub use images::ImageError;
 pub use pool::{Pool, PoolError, PoolOptions};

@@ -280,7 +280,7 @@ pub(super) const EMPTY: &[(&str, u32, u32, u32)] = &[
 ];
 
 /// Empty files made fresh: mount points of single files, and files whose absence upsets programs.
-pub(super) const EMPTY_FILES: &[&str] = &[
+pub(crate) const EMPTY_FILES: &[&str] = &[
     "dev/null",
     "dev/zero",
     "dev/full",
@@ -293,7 +293,7 @@ pub(super) const EMPTY_FILES: &[&str] = &[
 ];
 
 /// Symlinks made fresh: path and what it says.
-pub(super) const SYMLINKS: &[(&str, &str)] = &[
+pub(crate) const SYMLINKS: &[(&str, &str)] = &[
     ("dev/fd", "/proc/self/fd"),
     ("dev/stdin", "/proc/self/fd/0"),
     ("dev/stdout", "/proc/self/fd/1"),
@@ -305,7 +305,7 @@ pub(super) const SYMLINKS: &[(&str, &str)] = &[
 ];
 
 /// Files of ours in `/etc`: path and content. Written after the copy, over what the host had.
-pub(super) const OUR_FILES: &[(&str, &str)] = &[
+pub(crate) const OUR_FILES: &[(&str, &str)] = &[
     ("etc/hostname", "branchbox\n"),
     ("etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost ip6-loopback\n"),
     ("etc/resolv.conf", "# this sandbox has no name server\noptions timeout:1 attempts:1\n"),

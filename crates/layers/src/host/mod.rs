@@ -5,8 +5,8 @@
 //! layers. Both directories are built once per state of the host into `images/`, under a temporary name, then renamed.
 //! What may be seen is decided by one file, [`allow`]. Ids on disk are unshifted: root is 0, `runtime` is 1000.
 
-mod accounts;
-mod allow;
+pub(crate) mod accounts;
+pub(crate) mod allow;
 mod etc;
 mod identity;
 mod skeleton;
@@ -15,6 +15,9 @@ use branchbox_model::{PoolDriver, RootSpec, Tree};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+/// Grows when the layout of the tools' directory changes.
+const TOOLS_FORMAT: u32 = 2;
 
 /// Why the host image could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -75,8 +78,7 @@ impl HostImage {
         let identity = identity::identity(root)?;
         let image_dir = images_dir.join(format!("host-{}", identity.skeleton));
         build_once(images_dir, &image_dir, |dir| skeleton::build(root, dir))?;
-        let tools_dir = images_dir.join(format!("tools-{}", exe_key(guest_exe)?));
-        build_once(images_dir, &tools_dir, |dir| skeleton::build_tools(guest_exe, dir))?;
+        let tools_dir = tools(images_dir, guest_exe)?;
         let skeleton = image_dir.join("root");
         let trees = trees(root, &skeleton, &tools_dir);
         let left_out = skeleton::read_left_out(&image_dir);
@@ -104,10 +106,20 @@ fn trees(root: &Path, skeleton: &Path, tools: &Path) -> Vec<Tree> {
         if !host.symlink_metadata().is_ok_and(|m| m.is_dir()) {
             continue;
         }
-        let lower = if *whole == "usr" { vec![tools.to_path_buf(), host] } else { vec![host] };
+        let lower = if *whole == "usr" { vec![tools.join("usr"), host] } else { vec![host] };
         trees.push(tree(&whole.replace('/', "-"), lower, Path::new("/").join(whole)));
     }
     trees
+}
+
+/// The directory of our tools, built if it is not there: a layer of a root file system.
+///
+/// # Errors
+/// [`HostError`].
+pub(crate) fn tools(images_dir: &Path, guest_exe: &Path) -> Result<PathBuf, HostError> {
+    let dir = images_dir.join(format!("tools{TOOLS_FORMAT}-{}", exe_key(guest_exe)?));
+    build_once(images_dir, &dir, |dir| skeleton::build_tools(guest_exe, dir))?;
+    Ok(dir)
 }
 
 /// Changes whenever the executable does; cheaper than reading it.
@@ -122,15 +134,15 @@ fn exe_key(exe: &Path) -> Result<String, HostError> {
 }
 
 /// Runs `build` on a directory under a temporary name and renames it, unless `finished` is there.
-fn build_once(
+pub(crate) fn build_once<E: From<HostError>>(
     images_dir: &Path,
     finished: &Path,
-    build: impl FnOnce(&Path) -> Result<(), HostError>,
-) -> Result<(), HostError> {
+    build: impl FnOnce(&Path) -> Result<(), E>,
+) -> Result<(), E> {
     if finished.is_dir() {
         return Ok(());
     }
-    let failed = |path: &Path, source| HostError::Copy { path: path.to_path_buf(), source };
+    let failed = |path: &Path, source| E::from(HostError::Copy { path: path.to_path_buf(), source });
     fs_err::create_dir_all(images_dir).map_err(|e| failed(images_dir, e))?;
     // It holds a set-uid file that must not be within reach of the host's users.
     fs_err::set_permissions(images_dir, PermissionsExt::from_mode(0o700)).map_err(|e| failed(images_dir, e))?;

@@ -49,10 +49,12 @@ pub(super) fn read_left_out(image_dir: &Path) -> Vec<PathBuf> {
     text.lines().map(PathBuf::from).collect()
 }
 
-/// Builds the layer above `/usr`: `sudo` is a set-uid copy of our executable, `systemctl` a link to the mounted one.
+/// Builds the layer of our tools: in `usr/bin`, `sudo` is a set-uid copy of our executable and `systemctl` a link to the
+/// mounted one.
 pub(super) fn build_tools(exe: &Path, dir: &Path) -> Result<(), HostError> {
+    let (usr, bin) = (dir.join("usr"), dir.join("usr/bin"));
     make_directory(dir, 0o755, 0, 0)?;
-    let bin = dir.join("bin");
+    make_directory(&usr, 0o755, 0, 0)?;
     make_directory(&bin, 0o755, 0, 0)?;
     let sudo = bin.join("sudo");
     fs_err::copy(exe, &sudo).map_err(failed(&sudo))?;

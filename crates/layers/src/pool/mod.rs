@@ -330,6 +330,11 @@ impl Pool {
         disk_bytes(&path).map_err(LayerError::directory(&path))
     }
 
+    /// Bytes on disk below a directory of the pool.
+    pub(crate) fn layer_size(&self, path: &Path) -> Result<u64, PoolError> {
+        disk_bytes(path).map_err(PoolError::directory(path))
+    }
+
     /// Bytes on disk of the files of a layer that the others do not keep as well. A file that has changed counts whole.
     ///
     /// # Errors
@@ -357,7 +362,7 @@ impl Pool {
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
-    fn names_in(&self, folder: &str, keep: impl Fn(&Path) -> bool) -> Result<Vec<String>, PoolError> {
+    pub(crate) fn names_in(&self, folder: &str, keep: impl Fn(&Path) -> bool) -> Result<Vec<String>, PoolError> {
         let folder = self.root.join(folder);
         let mut names = Vec::new();
         for entry in fs_err::read_dir(&folder).map_err(PoolError::directory(&folder))? {
@@ -375,13 +380,18 @@ impl Pool {
 
     /// Grows the pool file when little is left, and refuses when the host has no room for that.
     fn ensure_room(&self) -> Result<(), PoolError> {
-        let needed = self.room_needed()?;
+        self.ensure_room_for(0)
+    }
+
+    /// The same, with so many bytes to be written.
+    pub(crate) fn ensure_room_for(&self, bytes: u64) -> Result<(), PoolError> {
+        let needed = self.room_needed()?.saturating_add(bytes);
         let enough = |pool: &Self| pool.room_bytes().map(|room| room >= needed);
         if enough(self)? {
             return Ok(());
         }
         if let Some(file) = &self.pool_file {
-            file.grow(ROOM_BYTES_MIN, self.reserve)?;
+            file.grow(ROOM_BYTES_MIN.max(needed), self.reserve)?;
         }
         if enough(self)? {
             return Ok(());

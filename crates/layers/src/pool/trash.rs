@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Pool {
     /// Renames `path` into the trash and removes it there.
-    pub(super) fn remove(&self, path: &Path, label: &str) -> Result<(), PoolError> {
+    pub(crate) fn remove(&self, path: &Path, label: &str) -> Result<(), PoolError> {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         if let (Ok(true), Some(parent)) = (is_subvolume(path), path.parent()) {
             // Gone at once for everybody; a read-only one could not even be renamed.
@@ -27,10 +27,14 @@ impl Pool {
 
     /// Empties the trash and removes layers that a capture did not finish.
     pub(super) fn collect_leftovers(&self) -> Result<(), PoolError> {
-        let layers = self.root.join("layers");
-        for name in list(&layers)? {
-            if name.ends_with(PARTIAL) {
-                self.remove(&layers.join(&name), &name)?;
+        for layers in [self.root.join("layers"), self.root.join("images/layers")] {
+            if !layers.is_dir() {
+                continue;
+            }
+            for name in list(&layers)? {
+                if name.ends_with(PARTIAL) {
+                    self.remove(&layers.join(&name), &name)?;
+                }
             }
         }
         let trash = self.root.join("trash");
