@@ -133,6 +133,12 @@ impl Fields {
         self.map.get(name) == Some(&Value::Bool(true))
     }
 
+    /// Whether the field is there and null.
+    #[must_use]
+    pub fn is_null(&self, name: &str) -> bool {
+        self.map.get(name).is_some_and(Value::is_null)
+    }
+
     /// Takes any value.
     pub fn value(&mut self, name: &str) -> Option<Value> {
         self.of_kind(name, || json!({}))
@@ -208,12 +214,17 @@ impl Fields {
 
     /// Takes a list of texts.
     pub fn texts(&mut self, name: &str) -> Option<Vec<String>> {
-        let schema = || json!({ "type": "array", "items": { "type": "string" }, "maxItems": ENTRIES_MAX });
+        self.many_texts(name, ENTRIES_MAX)
+    }
+
+    /// Takes a list of so many texts at most.
+    pub fn many_texts(&mut self, name: &str, entries_max: usize) -> Option<Vec<String>> {
+        let schema = || json!({ "type": "array", "items": { "type": "string" }, "maxItems": entries_max });
         let Value::Array(list) = self.of_kind(name, schema)? else {
             return self.wrong(name, "must be a list of texts");
         };
-        if list.len() > ENTRIES_MAX {
-            return self.wrong(name, format!("at most {ENTRIES_MAX} entries"));
+        if list.len() > entries_max {
+            return self.wrong(name, format!("at most {entries_max} entries"));
         }
         let mut texts = Vec::with_capacity(list.len());
         for (i, entry) in list.into_iter().enumerate() {
@@ -272,6 +283,31 @@ impl Fields {
         let read = read(&mut inner);
         self.issues.extend(inner.into_issues());
         Some(read)
+    }
+
+    /// Takes a list of objects, reads each, and counts their issues as this one's.
+    pub fn objects<T>(&mut self, name: &str, entries_max: usize, read: impl Fn(&mut Fields) -> T) -> Option<Vec<T>> {
+        if let Some(shape) = &mut self.shape {
+            let items = Fields::describe(read);
+            shape.property(name, json!({ "type": "array", "items": items, "maxItems": entries_max }));
+            return None;
+        }
+        let Value::Array(list) = self.value(name)? else { return self.wrong(name, "must be a list of objects") };
+        if list.len() > entries_max {
+            return self.wrong(name, format!("at most {entries_max} entries"));
+        }
+        let mut all = Vec::with_capacity(list.len());
+        for (i, entry) in list.into_iter().enumerate() {
+            let Value::Object(map) = entry else {
+                self.issue(&format!("{name}[{i}]"), "must be an object");
+                continue;
+            };
+            let prefix = format!("{}{name}[{i}].", self.prefix);
+            let mut inner = Fields { map, prefix, issues: Vec::new(), shape: None };
+            all.push(read(&mut inner));
+            self.issues.extend(inner.into_issues());
+        }
+        Some(all)
     }
 
     /// Ends the reading: what was not taken is unknown.

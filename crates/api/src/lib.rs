@@ -14,7 +14,7 @@ mod event;
 mod exec;
 mod fields;
 mod files;
-mod image;
+pub mod image;
 mod interpreter;
 mod key;
 mod metrics;
@@ -39,7 +39,7 @@ pub use files::{
     ArchiveBegun, ArchiveUploadRequest, FileEntry, FileEntryType, FileList, FileRequest, FileStat, FileWritten,
     Removed, UploadBegun, UploadRequest, mode_schema, parse_mode,
 };
-pub use image::{ImageInfo, ImageSource, ImageState};
+pub use image::{ImageInfo, ImageRequest, ImageSource, ImageState};
 pub use interpreter::{
     CellError, CellEvent, CellResult, CellStatus, ContextInfo, ContextRequest, DeletedContext, Execution, Interrupted,
     RunRequest,

@@ -103,6 +103,33 @@ impl Fields {
         });
     }
 
+    /// Wants one of several fields; before they are taken.
+    pub fn one_of(&mut self, names: &[&str]) {
+        let count = names.iter().filter(|name| self.has(name)).count();
+        if let (Some(first), true) = (names.first(), count != 1) {
+            let all: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+            self.issue(first, format!("exactly one of {} is needed", all.join(", ")));
+        }
+        self.shape(|shape| {
+            for (i, one) in names.iter().enumerate() {
+                for other in &names[i + 1..] {
+                    shape.rule(json!({ "allOf": [there(one), there(other)] }));
+                }
+            }
+            shape.rule(json!({ "allOf": names.iter().map(|name| absent(name)).collect::<Vec<_>>() }));
+        });
+    }
+
+    /// Refuses these fields without another; before they are taken.
+    pub fn only_with(&mut self, names: &[&str], other: &str) {
+        for name in names {
+            if self.has(name) && !self.has(other) {
+                self.issue(name, format!("goes with `{other}` alone"));
+            }
+            self.shape(|shape| shape.rule(json!({ "allOf": [there(name), absent(other)] })));
+        }
+    }
+
     /// Wants another field when this one is true; before they are taken.
     pub fn true_needs(&mut self, field: &str, other: &str) {
         if self.is_true(field) && !self.has(other) {

@@ -34,6 +34,7 @@ fn root() -> RootSpec {
         driver: PoolDriver::Plain,
         trees: Vec::new(),
         binds: Vec::new(),
+        defaults: branchbox_model::ImageDefaults::default(),
     }
 }
 

@@ -19,7 +19,7 @@ pub fn build(account: &Account, config: &GuestConfig, spec: &SpawnSpec) -> BTree
             ("HOME", account.home.as_str()),
             ("USER", &account.name),
             ("LOGNAME", &account.name),
-            ("SHELL", "/bin/bash"),
+            ("SHELL", account.shell.as_str()),
             ("PATH", PATH),
             ("LANG", "C.UTF-8"),
             (GENERATION, &config.generation),
@@ -56,8 +56,14 @@ mod tests {
 
     #[test]
     fn later_variables_win() {
-        let account =
-            Account { uid: 1000, gid: 1000, name: "runtime".into(), home: "/workspace".into(), groups: vec![1000] };
+        let account = Account {
+            uid: 1000,
+            gid: 1000,
+            name: "runtime".into(),
+            home: "/workspace".into(),
+            shell: "/bin/bash".into(),
+            groups: vec![1000],
+        };
         let config =
             GuestConfig { env: vec![("LANG".into(), "de".into()), ("A".into(), "1".into())], generation: "g7".into() };
         let env = build(&account, &config, &spec(&[("A", "2")], false));

@@ -147,9 +147,10 @@ fn command(asked: &Asked, target: &Account, caller: &Account) -> Option<Command>
         }
         None if !shell => return None,
         _ => {
-            let mut command = Command::new("/bin/bash");
+            let mut command = Command::new(&target.shell);
             if asked.login {
-                command.arg0("-bash").current_dir(&target.home);
+                let name = target.shell.rsplit('/').next().unwrap_or_default();
+                command.arg0(format!("-{name}")).current_dir(&target.home);
             }
             if !asked.command.is_empty() {
                 command.arg("-c").arg(asked.command.join(OsStr::new(" ")));
@@ -161,7 +162,11 @@ fn command(asked: &Asked, target: &Account, caller: &Account) -> Option<Command>
         command.env_clear().envs(KEPT_ENV.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
         command.env("PATH", PATH);
     }
-    command.env("HOME", &target.home).env("USER", &target.name).env("LOGNAME", &target.name).env("SHELL", "/bin/bash");
+    command
+        .env("HOME", &target.home)
+        .env("USER", &target.name)
+        .env("LOGNAME", &target.name)
+        .env("SHELL", &target.shell);
     command
         .env("SUDO_USER", &caller.name)
         .env("SUDO_UID", caller.uid.to_string())

@@ -12,6 +12,8 @@ const DATABASE_BYTES_MAX: u64 = 256 * 1024;
 const GROUPS_MAX: usize = 256;
 /// Home directory of the sandbox's user, whatever `/etc/passwd` says.
 const HOME: &str = crate::seal::WORKSPACE;
+/// Of a user that is in no file.
+const DEFAULT_SHELL: &str = "/bin/sh";
 /// Uid of the sandbox's user.
 const USER_UID: u32 = 1000;
 
@@ -26,6 +28,8 @@ pub struct Account {
     pub name: String,
     /// Home directory.
     pub home: String,
+    /// Login shell.
+    pub shell: String,
     /// All groups, the own one included.
     pub groups: Vec<u32>,
 }
@@ -44,19 +48,21 @@ pub fn account_named(name: &str) -> Option<Account> {
     let (uid, gid) = passwd
         .lines()
         .filter_map(passwd_line)
-        .find_map(|(entry, uid, gid, _)| (entry == name || wanted == Some(uid)).then_some((uid, gid)))?;
+        .find_map(|(entry, uid, gid, ..)| (entry == name || wanted == Some(uid)).then_some((uid, gid)))?;
     Some(parse(uid, gid, &passwd, &read("/etc/group")))
 }
 
-fn passwd_line(line: &str) -> Option<(&str, u32, u32, &str)> {
+type PasswdLine<'a> = (&'a str, u32, u32, &'a str, &'a str);
+
+fn passwd_line(line: &str) -> Option<PasswdLine<'_>> {
     let mut fields = line.split(':');
     let name = fields.next().filter(|name| !name.is_empty())?;
     let (uid, gid) = (fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?);
-    Some((name, uid, gid, fields.nth(1)?))
+    Some((name, uid, gid, fields.nth(1)?, fields.next().unwrap_or_default()))
 }
 
 fn parse(uid: u32, gid: u32, passwd: &str, group: &str) -> Account {
-    let entry = passwd.lines().filter_map(passwd_line).find(|(_, entry, _, _)| *entry == uid);
+    let entry = passwd.lines().filter_map(passwd_line).find(|(_, entry, ..)| *entry == uid);
     let name = match (entry, uid) {
         (Some((name, ..)), _) => name.to_owned(),
         (None, 0) => "root".to_owned(),
@@ -66,8 +72,12 @@ fn parse(uid: u32, gid: u32, passwd: &str, group: &str) -> Account {
     let home = match (entry, uid) {
         (_, USER_UID) => HOME.to_owned(),
         (_, 0) => "/root".to_owned(),
-        (Some((_, _, _, home)), _) if home.starts_with('/') => home.to_owned(),
+        (Some((_, _, _, home, _)), _) if home.starts_with('/') => home.to_owned(),
         _ => "/".to_owned(),
+    };
+    let shell = match entry {
+        Some((.., shell)) if shell.starts_with('/') => shell.to_owned(),
+        _ => DEFAULT_SHELL.to_owned(),
     };
     let mut groups = vec![gid];
     for line in group.lines() {
@@ -79,7 +89,7 @@ fn parse(uid: u32, gid: u32, passwd: &str, group: &str) -> Account {
             groups.push(number);
         }
     }
-    Account { uid, gid, name, home, groups }
+    Account { uid, gid, name, home, shell, groups }
 }
 
 fn read(path: &str) -> String {
@@ -106,7 +116,7 @@ mod tests {
     #[test]
     fn accounts_have_their_groups_and_homes() {
         let user = parse(1000, 1000, PASSWD, GROUP);
-        assert_eq!((user.name.as_str(), user.home.as_str()), ("runtime", "/workspace"));
+        assert_eq!((user.name.as_str(), user.home.as_str(), user.shell.as_str()), ("runtime", "/workspace", "/bin/sh"));
         assert_eq!(user.groups, [1000, 27, 999]);
         assert_eq!(parse(0, 0, PASSWD, GROUP).home, "/root");
         assert_eq!(parse(33, 33, PASSWD, GROUP).home, "/var/www");

@@ -86,6 +86,7 @@ mod tests {
                 driver: PoolDriver::Plain,
                 trees: Vec::new(),
                 binds: Vec::new(),
+                defaults: branchbox_model::ImageDefaults::default(),
             },
             env: Vec::new(),
             start: Start::Boot,

@@ -2,7 +2,7 @@
 
 use crate::changes::ChangesError;
 use crate::writeback::WriteBackError;
-use crate::{AssembleError, HostError, LayerError, PoolError};
+use crate::{AssembleError, HostError, ImageError, LayerError, PoolError};
 use branchbox_model::{Code, Coded, Retry};
 use std::io;
 
@@ -113,6 +113,33 @@ impl Coded for PoolError {
             Self::Layer(error) => return error.hint(),
             _ if self.code() == Code::DiskFull => FREE_SPACE.into(),
             _ => "see that the state directory can be written".into(),
+        })
+    }
+}
+
+impl Coded for ImageError {
+    fn code(&self) -> Code {
+        match self {
+            Self::File { source, .. } => code_of(Some(source), Code::InternalError),
+            Self::Entry { source, .. } => code_of(Some(source), Code::ImageBuildFailed),
+            Self::Archive { .. } | Self::Unfit { .. } | Self::Stopped => Code::ImageBuildFailed,
+            Self::Assemble(error) => error.code(),
+            Self::Pool(error) => error.code(),
+        }
+    }
+
+    fn retry(&self) -> Retry {
+        retry_of(self.code())
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Assemble(error) => return error.hint(),
+            Self::Pool(error) => return error.hint(),
+            _ if self.code() == Code::DiskFull => FREE_SPACE.into(),
+            Self::Stopped => "make it again when the node is up".into(),
+            Self::File { .. } => "see that the state directory can be written".into(),
+            _ => "an image is a root file system, or layers of OCI or docker, for linux/amd64".into(),
         })
     }
 }

@@ -103,6 +103,8 @@ codes! {
     QuotaExceeded = ("quota_exceeded", 409),
     /// The snapshot is being captured, has failed, or is being removed.
     SnapshotNotReady = ("snapshot_not_ready", 409),
+    /// The image is being made, has failed, or is being removed.
+    ImageNotReady = ("image_not_ready", 409),
     /// Labels or name were changed by somebody else meanwhile.
     SnapshotMetadataChanged = ("snapshot_metadata_changed", 409),
     /// Something in the sandbox cannot be captured; `details` names it.
@@ -113,6 +115,8 @@ codes! {
     TooLarge = ("too_large", 413),
     /// The key was used with another request.
     IdempotencyKeyReused = ("idempotency_key_reused", 422),
+    /// The image could not be made; its log says why.
+    ImageBuildFailed = ("image_build_failed", 422),
     /// Too many requests at once.
     RateLimited = ("rate_limited", 429),
     /// A failure of ours.

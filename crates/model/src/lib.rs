@@ -11,7 +11,7 @@ mod time;
 
 pub use code::{Code, Coded, Retry};
 pub use ids::{ExecId, IdError, SandboxId, SnapshotId};
-pub use root::{Bind, PoolDriver, RootSpec, Tree};
+pub use root::{Bind, ImageDefaults, PoolDriver, RootSpec, Tree};
 pub use spec::{DiskMib, IdRange, Limits, MemoryMib, SandboxSpec, SpecError, User, Vcpus, names};
 pub use state::{SandboxState, SnapshotMode, SnapshotState, StopReason};
 pub use time::Timestamp;

@@ -1,6 +1,7 @@
 //! How a sandbox's file tree is put together: plain data, made by the node, carried out by the keeper.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// How the pool keeps uppers and layers.
@@ -57,4 +58,16 @@ pub struct RootSpec {
     pub trees: Vec<Tree>,
     /// Bind mounts over them, in order.
     pub binds: Vec<Bind>,
+    /// What the image says about the commands in it.
+    #[serde(default)]
+    pub defaults: ImageDefaults,
+}
+
+/// What an image says about the commands that run in it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageDefaults {
+    /// Variables, under those of the sandbox.
+    pub env: BTreeMap<String, String>,
+    /// Where commands start; `None` is `/workspace`.
+    pub workdir: Option<String>,
 }

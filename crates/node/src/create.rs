@@ -8,15 +8,17 @@ use crate::keeper_process;
 use crate::lifecycle;
 use crate::live::{Live, Machine};
 use crate::node::{Inner, Node, blocking, storage};
+use branchbox_api::image::HOST;
 use branchbox_api::{CreateRequest, OnTimeout, SandboxInfo, Timings};
 use branchbox_catalog::{Catalog, Rules, SandboxDetail, SandboxRecord, Session, SnapshotRecord, Usage};
 use branchbox_model::{
-    Code, Coded, DiskMib, IdRange, Limits, MemoryMib, SandboxId, SandboxState, SnapshotId, SnapshotMode, SnapshotState,
-    SpecError, StopReason, Timestamp, Vcpus,
+    Code, Coded, DiskMib, IdRange, Limits, MemoryMib, RootSpec, SandboxId, SandboxState, SnapshotId, SnapshotMode,
+    SnapshotState, SpecError, StopReason, Timestamp, Vcpus,
 };
 use branchbox_protocol::keeper::{KeeperConfig, Running, Start};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -73,7 +75,10 @@ impl Node {
         let (live, mut launched) = self
             .owned(async move {
                 let snapshot = node.snapshot_to_start_from(&request).await?;
-                let (record, origin) = plan(&node.inner, request, extras, snapshot)?;
+                // Until its record is written, nothing else says that the layers are in use.
+                let _user = node.inner.images.users.read().await;
+                let base = node.base_to_start_from(&request, snapshot.is_some()).await?;
+                let (record, origin) = plan(&node.inner, request, extras, snapshot, base)?;
                 let (live, slot) = node.inner.add(record).await?;
                 let (inner, launching) = (Arc::clone(&node.inner), Arc::clone(&live));
                 let launched = tokio::spawn(async move { launch(&inner, &launching, slot, &origin).await });
@@ -116,9 +121,6 @@ impl Node {
     }
 
     async fn snapshot_to_start_from(&self, request: &CreateRequest) -> Result<Option<SnapshotRecord>, NodeError> {
-        if let Some(image) = &request.image {
-            self.image(image)?;
-        }
         let Some(id) = &request.snapshot else { return Ok(None) };
         let record = self.snapshot_record(id).await?;
         if record.state != SnapshotState::Ready {
@@ -126,6 +128,20 @@ impl Node {
         }
         self.inner.check_base(id, &record.detail.root.image)?;
         Ok(Some(record))
+    }
+
+    /// The image to start from, unless a snapshot brings its own, and its root.
+    async fn base_to_start_from(
+        &self,
+        request: &CreateRequest,
+        has_snapshot: bool,
+    ) -> Result<Option<(String, RootSpec)>, NodeError> {
+        if has_snapshot {
+            return Ok(None);
+        }
+        let image = self.inner.image_record(request.image.as_deref().unwrap_or(HOST))?;
+        let root = self.inner.root_on(image.identity()?, image.defaults().clone(), PathBuf::new()).await?;
+        Ok(Some((image.shown(), root)))
     }
 }
 
@@ -152,12 +168,14 @@ fn plan(
     request: CreateRequest,
     extras: RootExtras,
     snapshot: Option<SnapshotRecord>,
+    base: Option<(String, RootSpec)>,
 ) -> Result<(SandboxRecord, Origin), NodeError> {
     let id = SandboxId::generate();
     let upper = inner.pool()?.upper_path(&id);
-    let mut root = match &snapshot {
-        Some(snapshot) => snapshot.detail.root.clone(),
-        None => inner.image.root_spec(upper.clone(), inner.pool()?.driver()),
+    let (image, mut root) = match (&snapshot, base) {
+        (Some(snapshot), _) => (None, snapshot.detail.root.clone()),
+        (None, Some((image, root))) => (Some(image), root),
+        (None, None) => return Err(NodeError::NoImage { name: HOST.into() }),
     };
     root.upper = upper;
     root.trees.extend(extras.trees);
@@ -191,6 +209,7 @@ fn plan(
             session: None,
             memory_restored: None,
             settings: kept_settings(&CreateSettings {
+                image,
                 auto_wake: request.auto_wake,
                 persistent: request.persistent,
                 cpu_floor_millis: request.cpu_floor_millis,
@@ -211,6 +230,7 @@ fn plan(
 }
 
 struct CreateSettings {
+    image: Option<String>,
     auto_wake: Option<bool>,
     persistent: Option<bool>,
     cpu_floor_millis: Option<u32>,
@@ -228,6 +248,7 @@ fn kept_settings(asked: &CreateSettings) -> BTreeMap<String, Value> {
             kept.insert(key.to_owned(), value);
         }
     };
+    keep(settings::IMAGE, asked.image.clone().map(Value::from));
     keep(settings::AUTO_WAKE, asked.auto_wake.map(Value::from));
     keep(settings::PERSISTENT, asked.persistent.map(Value::from));
     keep(settings::CPU_FLOOR, asked.cpu_floor_millis.map(Value::from));
@@ -263,15 +284,6 @@ fn limits(request: &CreateRequest, snapshot: Option<&SnapshotRecord>) -> Result<
 }
 
 impl Inner {
-    /// That memory can be brought back here: programs map files of the image that they were captured on.
-    pub(crate) fn check_base(&self, id: &str, was: &str) -> Result<(), NodeError> {
-        let now = &self.image.identity;
-        if was == now {
-            return Ok(());
-        }
-        Err(NodeError::BaseChanged { id: id.to_owned(), was: was.to_owned(), now: now.clone() })
-    }
-
     /// Writes a new sandbox into the catalog and takes it in hand.
     pub(crate) async fn add(&self, record: SandboxRecord) -> Result<(Arc<Live>, u32), NodeError> {
         let slots_max = self.config.sandboxes_max.min(IdRange::SLOTS);

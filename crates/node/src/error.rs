@@ -37,6 +37,9 @@ pub enum NodeError {
         /// As asked for.
         name: String,
     },
+    /// Something about images.
+    #[error(transparent)]
+    Images(#[from] crate::images::ImagesError),
     /// The sandbox was stopped.
     #[error("sandbox {id} is stopped")]
     Stopped {
@@ -328,6 +331,7 @@ impl Coded for NodeError {
             Self::NoSandbox { .. } | Self::NoPreview { .. } => Code::NotFound,
             Self::NoSnapshot { .. } => Code::SnapshotNotFound,
             Self::NoImage { .. } => Code::ImageNotFound,
+            Self::Images(error) => error.code(),
             Self::Spec(error) => error.code(),
             Self::Stopped { .. } => Code::SandboxStopped,
             Self::NotReady { .. } => Code::SandboxNotReady,
@@ -378,7 +382,8 @@ impl Coded for NodeError {
             Self::NoSandbox { .. } => "see what there is: branchbox ls",
             Self::NoSnapshot { .. } => "see what there is: branchbox snapshots ls",
             Self::NoPreview { .. } => "share it: POST …/previews with `port`",
-            Self::NoImage { .. } => "leave `image` out, or use `host`",
+            Self::NoImage { .. } => "see what there is: branchbox images ls",
+            Self::Images(error) => return error.hint(),
             Self::Stopped { .. } => "start it again from its disk: POST …:restart; its memory is gone",
             Self::NoKey { .. } => "see what there is: branchbox keys ls",
             Self::TooManyKeys { .. } => "remove some that are not needed",
@@ -423,6 +428,7 @@ impl Coded for NodeError {
     fn details(&self) -> Vec<(&'static str, String)> {
         match self {
             Self::Keeper(error) => error.details.iter().map(|(key, value)| (detail_key(key), value.clone())).collect(),
+            Self::Images(error) => error.details(),
             Self::TooManyKeys { .. } => vec![("limit", "key.count".into())],
             Self::TooManyContexts { .. } => vec![("limit", "interpreter.context.count".into())],
             Self::TooManyUploads { .. } => vec![("limit", "upload.count".into())],

@@ -64,22 +64,53 @@ fn encoding_word(encoding: OutputEncoding) -> &'static str {
     }
 }
 
+/// Runs its argument with bash where an image has it, else with its own shell.
+const ANY_SHELL: &str = "if command -v bash >/dev/null; then exec bash -c \"$0\"; else exec sh -c \"$0\"; fi";
+
+/// The same for somebody who sits before a terminal.
+const ANY_LOGIN: &str = "if command -v bash >/dev/null; then exec bash -l; else exec sh -l; fi";
+
+impl Node {
+    /// What runs in a terminal of a sandbox when nobody says.
+    ///
+    /// # Errors
+    /// [`NodeError::NoSandbox`].
+    pub fn login_shell(&self, id: &str) -> Result<Vec<String>, NodeError> {
+        let words: &[&str] = if is_host(&self.live(id)?.record()) { &["bash", "-l"] } else { &["sh", "-c", ANY_LOGIN] };
+        Ok(words.iter().map(|word| (*word).to_owned()).collect())
+    }
+}
+
+fn is_host(record: &SandboxRecord) -> bool {
+    branchbox_layers::images::chain_name(&record.detail.root.image).is_none()
+}
+
+/// Where a sandbox's commands start.
+pub(crate) fn workdir(record: &SandboxRecord) -> String {
+    record.detail.root.defaults.workdir.clone().unwrap_or_else(|| CWD_DEFAULT.into())
+}
+
 fn spawn_spec(record: &SandboxRecord, request: ExecRequest, kind: Kind) -> SpawnSpec {
     let argv = match (request.command, request.argv) {
-        (Some(script), _) => vec!["bash".into(), "-c".into(), script],
+        (Some(script), _) if is_host(record) => vec!["bash".into(), "-c".into(), script],
+        (Some(script), _) => vec!["sh".into(), "-c".into(), ANY_SHELL.into(), script],
         (None, argv) => argv.unwrap_or_default(),
     };
-    let mut env = record.detail.env.clone();
+    let mut env = record.detail.root.defaults.env.clone();
+    env.extend(record.detail.env.clone());
     env.extend(request.env);
-    let display =
-        if argv.len() == 3 && argv[0] == "bash" && argv[1] == "-c" { argv[2].clone() } else { argv.join(" ") };
+    let display = match argv.as_slice() {
+        [shell, flag, script] if shell == "bash" && flag == "-c" => script.clone(),
+        [_, _, any, script] if any == ANY_SHELL => script.clone(),
+        _ => argv.join(" "),
+    };
     let timeout_ms = match kind {
         Kind::Command => Some(request.timeout_ms.unwrap_or(TIMEOUT_MS_DEFAULT)),
         Kind::Process => request.timeout_ms,
     };
     SpawnSpec {
         argv,
-        cwd: request.cwd.unwrap_or_else(|| CWD_DEFAULT.into()),
+        cwd: request.cwd.unwrap_or_else(|| workdir(record)),
         env: env.into_iter().collect(),
         env_clear: false,
         user: ids(request.user.unwrap_or(record.detail.user)),

@@ -1,5 +1,6 @@
 //! From records to what clients see.
 
+use branchbox_api::image::HOST;
 use branchbox_api::{Durability, NetworkRules, Note, OnTimeout, SandboxInfo, Shape, SnapshotInfo};
 use branchbox_catalog::{SandboxRecord, SnapshotRecord};
 use branchbox_model::{SandboxState, SnapshotState, Timestamp};
@@ -23,6 +24,7 @@ pub(crate) mod settings {
     pub(crate) const ENDS_AT: &str = "endsAtMs";
     pub(crate) const ON_TIMEOUT: &str = "onTimeout";
     pub(crate) const IDLE: &str = "idlePauseSeconds";
+    pub(crate) const IMAGE: &str = "image";
     pub(crate) const RETENTION: &str = "pausedRetentionDays";
 }
 
@@ -82,6 +84,7 @@ pub(crate) fn sandbox(record: &SandboxRecord) -> SandboxInfo {
     let detail = &record.detail;
     let truth = |key: &str, default| detail.settings.get(key).and_then(Value::as_bool).unwrap_or(default);
     let number = |key: &str| detail.settings.get(key).and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
+    let text = |key: &str| detail.settings.get(key).and_then(Value::as_str).map(str::to_owned);
     let from_image = detail.snapshot.is_none() && detail.forked_from.is_none();
     SandboxInfo {
         id: record.id.to_string(),
@@ -114,7 +117,7 @@ pub(crate) fn sandbox(record: &SandboxRecord) -> SandboxInfo {
         paused_at: detail.paused,
         paused_expires_at: paused_expires(record, Duration::from_secs(1)),
         stop_reason: detail.stop_reason,
-        image: from_image.then(|| "host".to_owned()),
+        image: from_image.then(|| text(settings::IMAGE).unwrap_or_else(|| HOST.to_owned())),
         snapshot: detail.snapshot.as_ref().map(ToString::to_string),
         secrets: None,
         env_names: detail.env.keys().cloned().collect(),

@@ -128,6 +128,7 @@ pub(crate) async fn delete(inner: &Arc<Inner>, live: &Arc<Live>) -> Result<Sandb
         .await?;
     inner.let_go(&live.id);
     remove_files(inner, &live.id).await?;
+    crate::images::collect_after(inner, &record.detail.root.image);
     Ok(record)
 }
 

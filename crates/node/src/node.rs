@@ -2,6 +2,7 @@
 
 use crate::config::{Ending, NodeConfig};
 use crate::error::NodeError;
+use crate::images::Images;
 use crate::interpreter::Turns;
 use crate::keys::Keys;
 use crate::live::Live;
@@ -56,6 +57,7 @@ pub(crate) struct Inner {
     pub(crate) uploads: Uploads,
     pub(crate) turns: Turns,
     pub(crate) keys: Keys,
+    pub(crate) images: Images,
     /// When the node started.
     pub(crate) started: Timestamp,
 }
@@ -103,6 +105,7 @@ impl Node {
         let catalog = SqliteCatalog::open(&state.catalog()).await?;
         let driver = pool.driver();
         let keys = Keys::read(&catalog).await?;
+        let images = Images::read(&catalog).await?;
         let inner = Inner {
             config,
             state,
@@ -123,6 +126,7 @@ impl Node {
             uploads: Uploads::default(),
             turns: Turns::default(),
             keys,
+            images,
             started: Timestamp::now(),
         };
         let node = Self { inner: Arc::new(inner) };

@@ -190,7 +190,8 @@ pub(crate) async fn restart(inner: &Arc<Inner>, live: &Arc<Live>) -> Result<Sand
         state => return Err(NodeError::NotStopped { id: live.id.clone(), state }),
     }
     // A boot takes the base as it is now; only memory is bound to the one it was captured on.
-    let fresh = inner.image.root_spec(before.detail.root.upper.clone(), before.detail.root.driver);
+    let root = before.detail.root.clone();
+    let fresh = inner.root_on(&root.image, root.defaults, root.upper).await?;
     live.update(inner.catalog(), |record| {
         record.detail.root.image.clone_from(&fresh.image);
         for tree in &mut record.detail.root.trees {

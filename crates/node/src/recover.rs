@@ -28,7 +28,7 @@ const STARTING_POLL: Duration = Duration::from_millis(20);
 /// States of a sandbox whose processes may live without a keeper.
 const RUNS: [SandboxState; 3] = [SandboxState::Running, SandboxState::Pausing, SandboxState::Resuming];
 /// More records than any node has.
-const ALL: u32 = 1_000_000;
+pub(crate) const ALL: u32 = 1_000_000;
 
 /// Brings memory, catalog and disk together.
 pub(crate) async fn run(node: &Node) -> Result<(), NodeError> {
@@ -47,7 +47,9 @@ pub(crate) async fn run(node: &Node) -> Result<(), NodeError> {
         }
     }
     let kept = snapshots(inner).await?;
-    collect(inner, known, kept).await
+    collect(inner, known, kept).await?;
+    crate::images::forget_incoming(inner).await;
+    crate::images::collect(inner).await
 }
 
 async fn sandbox(inner: &Arc<Inner>, record: SandboxRecord) -> Result<(), NodeError> {

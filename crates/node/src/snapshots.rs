@@ -230,7 +230,9 @@ impl Node {
             let one = inner.snapshot_records.lock().await;
             inner.catalog.update_snapshot(&removed, None).await?;
             drop(one);
-            remove(&inner, &removed.id).await
+            remove(&inner, &removed.id).await?;
+            crate::images::collect_after(&inner, &removed.detail.root.image);
+            Ok(())
         })
         .await?;
         Ok(info::snapshot(&record))

@@ -138,7 +138,11 @@ async fn read_body(method: &Method, route: &Route, body: Body) -> Result<Bytes, 
     }
     let is_content = matches!(
         route,
-        Route::WriteFile { .. } | Route::UploadPiece { .. } | Route::Unpack { .. } | Route::ArchivePiece { .. }
+        Route::WriteFile { .. }
+            | Route::UploadPiece { .. }
+            | Route::Unpack { .. }
+            | Route::ArchivePiece { .. }
+            | Route::PutChunk { .. }
     );
     let bytes_max = if is_content { FILE_BYTES_MAX } else { JSON_BYTES_MAX };
     match Limited::new(body, bytes_max).collect().await {
@@ -249,6 +253,13 @@ async fn dispatch(app: &App, route: Route, asked: Asked) -> Answered {
         Route::ListKeys => keys::list(node, &asked),
         Route::DeleteKey { id } => keys::delete(node, &id, &asked).await,
         Route::ListImages => images::list(node, asked),
+        Route::CreateImage => images::create(node, &asked).await,
+        Route::MissingChunks => images::missing(node, &asked).await,
+        Route::PutChunk { digest } => images::put_chunk(node, digest, &asked).await,
+        Route::ImageLog { id } => images::log(node, &id, asked).await,
+        Route::TagImage { id } => images::tag(node, &id, &asked).await,
+        Route::UntagImage { id } => images::untag(node, &id, &asked).await,
+        Route::DeleteImage { id } => images::delete(node, &id, &asked).await,
         Route::ResolveImage => images::resolve(node, &asked),
         Route::GetImage { id } => images::get(node, &id),
         Route::ListSnapshots => snapshots::list(node, asked).await,

@@ -78,6 +78,10 @@ fn change(route: &Route) -> Option<(&'static str, &'static str, String)> {
         Route::DeleteSnapshot { id } => ("snapshot.deleted", "snapshot", id.as_str()),
         Route::CreateKey => ("key.created", "key", ""),
         Route::DeleteKey { id } => ("key.deleted", "key", id.as_str()),
+        Route::CreateImage => ("image.created", "image", ""),
+        Route::TagImage { id } => ("image.tagged", "image", id.as_str()),
+        Route::UntagImage { id } => ("image.untagged", "image", id.as_str()),
+        Route::DeleteImage { id } => ("image.deleted", "image", id.as_str()),
         _ => return None,
     };
     Some((action, kind, target.chars().take(TARGET_CHARS_MAX).collect()))

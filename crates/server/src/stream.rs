@@ -4,9 +4,10 @@
 //! end does the command. When the client goes away the task ends, and nothing else.
 
 use axum::body::{Body, HttpBody};
+use branchbox_api::image::LogEvent;
 use branchbox_api::{CellEvent, ErrorInfo, StreamEvent};
 use branchbox_model::Coded;
-use branchbox_node::{Cell, FileReader, Follow, NodeError, Packing};
+use branchbox_node::{Cell, FileReader, Follow, Node, NodeError, Packing};
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 use std::pin::Pin;
@@ -144,6 +145,49 @@ pub(crate) fn cell(mut cell: Cell, interrupt: bool, mut closing: watch::Receiver
             }
             if is_gone && interrupt {
                 cell.interrupt().await;
+            }
+        }
+    });
+    Body::new(Fed { pieces })
+}
+
+/// The log of an image while it is made, and the image at the end.
+pub(crate) fn image_log(node: Node, id: String, mut after: u64) -> Body {
+    let (send, pieces) = mpsc::channel(QUEUE);
+    tokio::spawn(async move {
+        loop {
+            let page = tokio::select! {
+                page = node.next_image_log(&id, after) => page,
+                () = send.closed() => return,
+                () = tokio::time::sleep(SILENCE) => {
+                    if send.send(Ok(Bytes::from_static(b"\n"))).await.is_err() {
+                        return;
+                    }
+                    continue;
+                }
+            };
+            let (events, is_last) = match page {
+                Ok(page) => {
+                    after = page.next_after;
+                    let mut events: Vec<LogEvent> = page.lines.into_iter().map(LogEvent::Line).collect();
+                    if page.done {
+                        events.push(match node.image(&id) {
+                            Ok(image) => LogEvent::Done { image: Box::new(image) },
+                            Err(error) => LogEvent::Error { error: ErrorInfo::of(&error) },
+                        });
+                    }
+                    (events, page.done)
+                }
+                Err(NodeError::Closing) => (vec![LogEvent::Continue { after }], true),
+                Err(error) => (vec![LogEvent::Error { error: ErrorInfo::of(&error) }], true),
+            };
+            let mut text = Vec::new();
+            for event in &events {
+                text.extend(serde_json::to_vec(event).unwrap_or_default());
+                text.push(b'\n');
+            }
+            if send.send(Ok(text.into())).await.is_err() || is_last {
+                return;
             }
         }
     });

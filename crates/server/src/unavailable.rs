@@ -51,7 +51,6 @@ const PRODUCTS: &[&str] = &[
     "explorations",
     "feedback",
     "functions",
-    "images",
     "ips",
     "jobs",
     "mcp",
@@ -102,6 +101,9 @@ pub(crate) fn path(components: &[&str]) -> Option<Failure> {
         }
         ["v1", "sandboxes", _, part, ..] => {
             SANDBOX_PARTS.iter().find(|(known, _)| known == part).map(|(_, hint)| unavailable(part, hint))
+        }
+        ["v1", "images", rest] if rest.starts_with("registries") => {
+            Some(unavailable("images/registries", "registries are asked without credentials"))
         }
         ["v1", product, ..] => {
             let product = product.split_once(':').map_or(*product, |(product, _)| product);

@@ -88,7 +88,14 @@ impl HostImage {
     /// A root of this image alone, for a sandbox whose upper is `upper`.
     #[must_use]
     pub fn root_spec(&self, upper: PathBuf, driver: PoolDriver) -> RootSpec {
-        RootSpec { image: self.identity.clone(), upper, driver, trees: self.trees.clone(), binds: Vec::new() }
+        RootSpec {
+            image: self.identity.clone(),
+            upper,
+            driver,
+            trees: self.trees.clone(),
+            binds: Vec::new(),
+            defaults: branchbox_model::ImageDefaults::default(),
+        }
     }
 }
 

@@ -172,7 +172,11 @@ fn normal(path: &Path) -> PathBuf {
 
 fn inside(scratch: &Path, path: &Path) -> Result<PathBuf, ImageError> {
     let is_plain = |component: Component<'_>| matches!(component, Component::Normal(_) | Component::CurDir);
-    if path.components().all(is_plain) { Ok(scratch.join(path)) } else { Err(bad(format!("the path {} climbs", path.display()))) }
+    if path.components().all(is_plain) {
+        Ok(scratch.join(path))
+    } else {
+        Err(bad(format!("the path {} climbs", path.display())))
+    }
 }
 
 fn json<T: DeserializeOwned>(path: &Path) -> Result<T, ImageError> {

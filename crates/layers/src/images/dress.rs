@@ -53,17 +53,20 @@ impl From<HostError> for ImageError {
     }
 }
 
+/// What the directories here begin with.
+pub(super) const PREFIX: &str = "dress-";
+
+/// The directory of what is put on top of an image.
+pub(super) fn name(identity: &str) -> String {
+    let key = blake3::hash(format!("{FORMAT} {identity}").as_bytes());
+    format!("{PREFIX}{}", &key.to_hex()[..NAME_CHARS])
+}
+
 /// The layers to put on top, topmost first.
-pub(super) fn dress(
-    pool: &Pool,
-    identity: &str,
-    image: Tree,
-    guest_exe: &Path,
-) -> Result<[PathBuf; 2], ImageError> {
+pub(super) fn dress(pool: &Pool, identity: &str, image: Tree, guest_exe: &Path) -> Result<[PathBuf; 2], ImageError> {
     let images = pool.images_dir();
     let tools = tools(&images, guest_exe)?;
-    let key = blake3::hash(format!("{FORMAT} {identity}").as_bytes());
-    let dir = images.join(format!("dress-{}", &key.to_hex()[..NAME_CHARS]));
+    let dir = images.join(name(identity));
     build_once(&images, &dir, |dir| {
         let spec = RootSpec {
             image: identity.to_owned(),
@@ -71,6 +74,7 @@ pub(super) fn dress(
             driver: pool.driver(),
             trees: vec![image],
             binds: Vec::new(),
+            defaults: branchbox_model::ImageDefaults::default(),
         };
         let mounts = assemble(&spec, IdRange { base: 0 })?;
         let Some(mount) = mounts.into_iter().next() else {
@@ -82,9 +86,8 @@ pub(super) fn dress(
 }
 
 fn put_on(root: &Root) -> Result<(), ImageError> {
-    let failed = |path: &'static str| {
-        move |source: io::Error| ImageError::Unfit { problem: format!("/{path}: {source}") }
-    };
+    let failed =
+        |path: &'static str| move |source: io::Error| ImageError::Unfit { problem: format!("/{path}: {source}") };
     for (path, mode, owner) in DIRECTORIES {
         root.directory(path, *mode, *owner).map_err(failed(path))?;
     }
@@ -100,7 +103,8 @@ fn put_on(root: &Root) -> Result<(), ImageError> {
         root.missing_link(path, target).map_err(failed(path))?;
     }
     for (path, content) in allow::OUR_FILES {
-        let written = if OURS.contains(path) { root.replace(path, content) } else { root.missing(path, content, 0o644) };
+        let written =
+            if OURS.contains(path) { root.replace(path, content) } else { root.missing(path, content, 0o644) };
         written.map_err(failed(path))?;
     }
     let shell = if root.exists("bin/bash") { "/bin/bash" } else { "/bin/sh" };

@@ -23,8 +23,8 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use stream::{Hashed, hex};
-use unpack::Whiteouts;
 pub use unpack::Unpacked;
+use unpack::Whiteouts;
 
 /// Bytes that are unpacked between two looks at the room that is left.
 const LOOK_BYTES: u64 = 64 << 20;
@@ -58,6 +58,9 @@ pub enum ImageError {
         #[source]
         source: io::Error,
     },
+    /// It was to stop before it had ended.
+    #[error("it was stopped")]
+    Stopped,
     /// A sandbox cannot run on it.
     #[error("a sandbox cannot run on this image: {problem}")]
     Unfit {
@@ -169,11 +172,11 @@ impl Pool {
         names.map(|name| self.layer_size(&self.image_layer_path(name)?)).sum()
     }
 
-    /// Unpacks layers, bottom first, as far as they are not there yet.
+    /// Unpacks layers, bottom first, as far as they are not there yet, until `stop` says so.
     ///
     /// # Errors
     /// [`ImageError`]; nothing that is not whole has a name then.
-    pub fn unpack_layers(&self, layers: &[LayerBlob]) -> Result<Chain, ImageError> {
+    pub fn unpack_layers(&self, layers: &[LayerBlob], stop: &dyn Fn() -> bool) -> Result<Chain, ImageError> {
         self.make_image_layers_dir()?;
         let mut links: Vec<String> = Vec::new();
         for layer in layers {
@@ -185,7 +188,7 @@ impl Pool {
             };
             let name = match known {
                 Some(name) if is_there => name,
-                _ => self.unpack_layer(below, layer, Whiteouts::Apply)?,
+                _ => self.unpack_layer(below, layer, Whiteouts::Apply, stop)?,
             };
             links.push(name);
         }
@@ -197,10 +200,10 @@ impl Pool {
     ///
     /// # Errors
     /// As [`Pool::unpack_layers`].
-    pub fn unpack_root(&self, archive: &Path) -> Result<Chain, ImageError> {
+    pub fn unpack_root(&self, archive: &Path, stop: &dyn Fn() -> bool) -> Result<Chain, ImageError> {
         self.make_image_layers_dir()?;
         let blob = LayerBlob { path: archive.to_path_buf(), diff_id: None };
-        let name = self.unpack_layer(None, &blob, Whiteouts::Ignore)?;
+        let name = self.unpack_layer(None, &blob, Whiteouts::Ignore, stop)?;
         Ok(Chain { identity: format!("{CHAIN}{name}"), links: vec![name] })
     }
 
@@ -210,10 +213,16 @@ impl Pool {
         fs_err::set_permissions(&dir, PermissionsExt::from_mode(0o700)).map_err(ImageError::file(&dir))
     }
 
-    fn unpack_layer(&self, below: Option<&str>, layer: &LayerBlob, whiteouts: Whiteouts) -> Result<String, ImageError> {
+    fn unpack_layer(
+        &self,
+        below: Option<&str>,
+        layer: &LayerBlob,
+        whiteouts: Whiteouts,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<String, ImageError> {
         let below_path = below.map(|name| self.image_layer_path(name)).transpose()?;
         let partial = self.new_partial(below_path.as_deref())?;
-        let unpacked = self.fill(&partial, layer, whiteouts);
+        let unpacked = self.fill(&partial, layer, whiteouts, stop);
         let named = unpacked.and_then(|diff_id| {
             // Of a root file system `.wh.` files are files, so it is not the layer that the same archive would be.
             let name = match whiteouts {
@@ -230,10 +239,19 @@ impl Pool {
     }
 
     /// The digest of the uncompressed layer, which is now in `partial`.
-    fn fill(&self, partial: &Path, layer: &LayerBlob, whiteouts: Whiteouts) -> Result<String, ImageError> {
+    fn fill(
+        &self,
+        partial: &Path,
+        layer: &LayerBlob,
+        whiteouts: Whiteouts,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<String, ImageError> {
         let mut hashed = Hashed::new(stream::open(&layer.path)?);
         let mut until_look = 0u64;
         let mut room = |bytes: u64| -> Result<(), ImageError> {
+            if stop() {
+                return Err(ImageError::Stopped);
+            }
             if bytes > until_look {
                 self.ensure_room_for(bytes)?;
                 until_look = LOOK_BYTES;
@@ -286,6 +304,19 @@ impl Pool {
         let open = fs_err::File::open(partial).map_err(ImageError::file(partial))?;
         rustix::fs::syncfs(&open).map_err(|errno| ImageError::file(partial)(errno.into()))?;
         fs_err::rename(partial, &path).map_err(ImageError::file(&path))
+    }
+
+    /// Removes what was put on top of images other than these.
+    ///
+    /// # Errors
+    /// [`PoolError`].
+    pub fn keep_dresses(&self, identities: &[&str]) -> Result<(), PoolError> {
+        let kept: Vec<String> = identities.iter().map(|identity| dress::name(identity)).collect();
+        let is_old = |name: &String| name.starts_with(dress::PREFIX) && !kept.contains(name);
+        for name in self.names_in("images", |_| true)?.iter().filter(|name| is_old(name)) {
+            self.remove(&self.images_dir().join(name), name)?;
+        }
+        Ok(())
     }
 
     /// Keeps an upper, which nobody writes any more, as a built layer of this name.

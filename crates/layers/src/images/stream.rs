@@ -22,7 +22,8 @@ pub(super) fn open(path: &Path) -> Result<Box<dyn Read>, ImageError> {
             Ok(Box::new(decoder.map_err(|error| bad(format!("it is no zstd stream: {error}")))?))
         }
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => {
-            let mut plain = tempfile::tempfile_in(path.parent().unwrap_or(Path::new("/"))).map_err(ImageError::file(path))?;
+            let mut plain =
+                tempfile::tempfile_in(path.parent().unwrap_or(Path::new("/"))).map_err(ImageError::file(path))?;
             let mut bounded = Bounded { file: &mut plain, left: XZ_BYTES_MAX };
             let done = lzma_rs::xz_decompress(&mut reader, &mut bounded);
             done.map_err(|error| bad(format!("it is no xz stream: {error:?}")))?;

@@ -6,9 +6,7 @@
 //! capabilities and `user.` attributes; attributes that an overlay or a security module would believe are not taken over.
 
 use super::ImageError;
-use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags,
-};
+use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -62,7 +60,8 @@ pub(super) fn unpack(
     let directory = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = rustix::fs::openat(CWD, root, directory, Mode::empty());
     let root = opened.map_err(|errno| ImageError::file(root)(errno.into()))?;
-    let mut target = Target { root, parent: None, made: HashSet::new(), times: Vec::new(), whiteouts, doomed: doomed_name() };
+    let mut target =
+        Target { root, parent: None, made: HashSet::new(), times: Vec::new(), whiteouts, doomed: doomed_name() };
     let mut archive = Archive::new(archive);
     let mut done = Unpacked::default();
     for entry in archive.entries().map_err(unreadable)? {
@@ -374,12 +373,7 @@ fn finish<R: Read>(fd: &OwnedFd, entry: &mut tar::Entry<'_, R>) -> io::Result<()
     Ok(rustix::fs::fchmod(fd, mode(entry)?)?)
 }
 
-fn finish_by_name<R: Read>(
-    parent: &OwnedFd,
-    name: &OsStr,
-    entry: &tar::Entry<'_, R>,
-    is_link: bool,
-) -> io::Result<()> {
+fn finish_by_name<R: Read>(parent: &OwnedFd, name: &OsStr, entry: &tar::Entry<'_, R>, is_link: bool) -> io::Result<()> {
     let (uid, gid) = owner(entry)?;
     rustix::fs::chownat(parent, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
     if !is_link {

@@ -31,7 +31,14 @@ pub fn tree(name: &str, lower: Vec<PathBuf>, target: &str) -> Tree {
 
 /// A root of these trees.
 pub fn spec(upper: &Path, driver: PoolDriver, trees: Vec<Tree>) -> RootSpec {
-    RootSpec { image: "test".into(), upper: upper.into(), driver, trees, binds: Vec::new() }
+    RootSpec {
+        image: "test".into(),
+        upper: upper.into(),
+        driver,
+        trees,
+        binds: Vec::new(),
+        defaults: branchbox_model::ImageDefaults::default(),
+    }
 }
 
 /// Assembles `root` and attaches it at `at` in this thread's namespace.

@@ -1,11 +1,12 @@
 //! Sandboxes, snapshots and images, described.
 
-use super::operation::{Operation, Param, delete, get, number, post, put, text, truth, word};
+use super::operation::{Content, Operation, Param, delete, get, number, of, post, put, text, truth, word};
 use super::{cursor, page, wait};
+use branchbox_api::image::{CHUNK_BYTES_MAX, ChunkKept, LogEvent, LogPage, Missing, MissingRequest, TagRequest};
 use branchbox_api::{
     CreateRequest, DeletedSandbox, Empty, ExtendRequest, ExtendSnapshotRequest, ForkAnswer, ForkRequest, ImageInfo,
-    ImageState, NetworkRequest, NetworkRules, Page, RetentionRequest, SandboxInfo, SnapshotInfo, SnapshotRequest,
-    UpdateRequest, UpdateSnapshotRequest, WakeRequest,
+    ImageRequest, ImageState, NetworkRequest, NetworkRules, Page, RetentionRequest, SandboxInfo, SnapshotInfo,
+    SnapshotRequest, UpdateRequest, UpdateSnapshotRequest, WakeRequest,
 };
 use branchbox_model::{SandboxState, SnapshotState};
 
@@ -114,8 +115,36 @@ fn images() -> Vec<Operation> {
     let state = word::<ImageState>("state", "Only those in this state.");
     vec![
         get("/v1/images", "listImages", "List images.")
-            .with([state, text("name", "Only those of this name."), page()])
+            .with([state, text("name", "Only those of this name."), cursor(), page()])
             .answers::<Page<ImageInfo>>(200),
+        post("/v1/images", "createImage", "Begin to make an image.")
+            .takes("ImageRequest", ImageRequest::read)
+            .answers::<ImageInfo>(201),
+        post("/v1/images/context/missing", "missingChunks", "Ask which chunks of an archive are not there.")
+            .takes("MissingRequest", MissingRequest::read)
+            .answers::<Missing>(200),
+        put("/v1/images/context/{digest}", "putChunk", "Send a chunk of an archive, named by its SHA-256 digest.")
+            .takes_bytes(CHUNK_BYTES_MAX)
+            .answers::<ChunkKept>(200),
+        get("/v1/images/{image}/logs", "imageLog", "Read or follow what was said while an image was made.")
+            .with([
+                number("after", 0..=u64::MAX, "Only lines behind this one."),
+                truth("follow", "Lines as they come, until the image is made."),
+            ])
+            .answers_with(
+                200,
+                "A page, or lines when followed.",
+                vec![Content::Json(of::<LogPage>()), Content::Lines(of::<LogEvent>())],
+            ),
+        post("/v1/images/{image}:tag", "tagImage", "Point a tag of the image's name at it.")
+            .takes("TagRequest", TagRequest::read)
+            .answers::<ImageInfo>(200),
+        post("/v1/images/{image}:untag", "untagImage", "Take a tag away.")
+            .takes("TagRequest", TagRequest::read)
+            .answers::<ImageInfo>(200),
+        post("/v1/images/{image}:delete", "deleteImage", "Delete an image; what stands on it keeps its files.")
+            .takes("Empty", Empty::read)
+            .answers::<ImageInfo>(200),
         get("/v1/images/resolve", "resolveImage", "Look at the image that a text names.")
             .with([text("ref", "An id, a name, `name:tag` or `name@version`.").required()])
             .answers::<ImageInfo>(200)

@@ -29,6 +29,8 @@ const SHELL: [&str; 2] = ["bash", "-l"];
 struct Wanted {
     process: Option<String>,
     request: ExecRequest,
+    /// Nobody said what is to run.
+    is_shell: bool,
 }
 
 /// Opens a terminal.
@@ -52,7 +54,7 @@ fn read(mut query: Query) -> Result<Wanted, Failure> {
         return Err(Issues::one("processId", "goes with a size and nothing else").into());
     }
     // Checked as the body of a process to start is: it is one.
-    let mut body = Map::new();
+    let (mut body, is_shell) = (Map::new(), command.is_none());
     match command {
         Some(command) => body.insert("command".into(), Value::String(command)),
         None => body.insert("argv".into(), json!(SHELL)),
@@ -64,7 +66,7 @@ fn read(mut query: Query) -> Result<Wanted, Failure> {
     }
     let mut request = ExecRequest::parse_process(Value::Object(body).to_string().as_bytes())?;
     request.pty = Some(size).filter(|size| process.is_none() || *size != SIZE_DEFAULT);
-    Ok(Wanted { process, request })
+    Ok(Wanted { process, request, is_shell })
 }
 
 async fn run(node: Node, id: String, socket: WebSocket, wanted: Result<Wanted, Failure>, _place: Place) {
@@ -105,7 +107,10 @@ async fn run(node: Node, id: String, socket: WebSocket, wanted: Result<Wanted, F
 }
 
 async fn begin(node: &Node, id: &str, wanted: Result<Wanted, Failure>) -> Result<(Screen, Keyboard), ErrorInfo> {
-    let Wanted { process, request } = wanted.map_err(|failure| *failure.0)?;
+    let Wanted { process, mut request, is_shell } = wanted.map_err(|failure| *failure.0)?;
+    if is_shell {
+        request.argv = Some(node.login_shell(id).map_err(told)?);
+    }
     node.terminal(id, process.as_deref(), request).await.map_err(told)
 }
 
@@ -168,9 +173,11 @@ mod tests {
     #[test]
     fn a_shell_runs_unless_something_else_is_asked_for() {
         let shell = wanted("cols=100&rows=30").expect("a terminal").request;
-        assert_eq!(shell.argv.as_deref(), Some(&["bash".to_owned(), "-l".to_owned()][..]));
+        assert!(wanted("").expect("a terminal").is_shell);
         assert_eq!(shell.pty, Some(PtySize { cols: 100, rows: 30 }));
-        let python = wanted("command=python3%20-i&cwd=%2Ftmp&user=root").expect("a terminal").request;
+        let python = wanted("command=python3%20-i&cwd=%2Ftmp&user=root").expect("a terminal");
+        assert!(!python.is_shell);
+        let python = python.request;
         assert_eq!((python.command.as_deref(), python.cwd.as_deref()), (Some("python3 -i"), Some("/tmp")));
         assert_eq!(python.pty, Some(SIZE_DEFAULT));
     }
