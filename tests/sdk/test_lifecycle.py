@@ -92,7 +92,7 @@ def test_asking_for_a_way_out_is_refused(runtime):
 
 @pytest.mark.parametrize(("fields", "named"), [
     ({"vcpu": 0}, "vcpu"), ({"vcpu": 17}, "vcpu"), ({"memory_mib": 1}, "memoryMiB"), ({"memory_mib": 10**9}, "memoryMiB"),
-    ({"name": "a\nb"}, "name"), ({"name": "../up"}, "name"), ({"name": "x" * 65}, "name"),
+    ({"name": "a\nb"}, "name"), ({"name": "../up"}, "name"), ({"name": "x" * 101}, "name"),
     ({"labels": {str(number): "x" for number in range(33)}}, "labels"), ({"env": {"1BAD": "x"}}, "env"),
     ({"snapshot": "01900000-0000-7000-8000-000000000000", "image": "host"}, "snapshot"),
 ])

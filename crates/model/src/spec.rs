@@ -107,8 +107,8 @@ pub mod names {
     use super::SpecError;
     use std::collections::BTreeMap;
 
-    /// Longest name of a sandbox or snapshot, in bytes.
-    pub const NAME_BYTES_MAX: usize = 64;
+    /// Longest name of a sandbox or snapshot, in bytes: an adapter of the SDK makes names of 70.
+    pub const NAME_BYTES_MAX: usize = 100;
     /// Most labels on one thing.
     pub const LABELS_MAX: usize = 32;
     /// Longest label key or value, in characters.
@@ -118,7 +118,7 @@ pub mod names {
     /// All variables of one environment together, in bytes.
     pub const ENV_BYTES_MAX: usize = 128 * 1024;
 
-    /// Checks a name: 1 to 64 of letters, digits, `.`, `-`, `_`.
+    /// Checks a name: 1 to 100 of letters, digits, `.`, `-`, `_`.
     ///
     /// # Errors
     /// [`SpecError`] naming the field.
