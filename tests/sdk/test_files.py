@@ -38,6 +38,9 @@ def test_stat_and_list(sandbox):
     assert {"sub": "directory", "file": "file", "link": "symlink", "pipe": "other"}.items() <= named.items()
     deep = [entry["path"] for entry in sandbox.files.list("/workspace/d", depth=3, glob="*.txt")]
     assert deep == ["/workspace/d/sub/x.txt"]
+    assert [entry["path"] for entry in sandbox.files.glob("**/*.txt")] == ["/workspace/d/sub/x.txt"]
+    assert [entry["path"] for entry in sandbox.files.glob("d/*/x.*")] == ["/workspace/d/sub/x.txt"]
+    assert sandbox.files.glob("*.txt") == []
 
 
 def test_make_rename_remove(sandbox):

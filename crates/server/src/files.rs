@@ -45,9 +45,11 @@ pub(crate) async fn list(node: &Node, id: &str, asked: Asked) -> Answered {
     };
     let mut query = asked.query;
     let number = |number: Option<u64>, default| number.and_then(|n| u32::try_from(n).ok()).unwrap_or(default);
-    let depth = number(query.number("depth", 1..=u64::from(LIST_DEPTH_MAX)), 1);
-    let limit = number(query.number("limit", 1..=u64::from(LIST_ENTRIES_MAX)), LIST_ENTRIES_MAX);
     let (hidden, glob) = (query.truth("hidden"), query.text("glob"));
+    // A pattern that names folders looks into them.
+    let depth = if glob.as_ref().is_some_and(|glob| glob.contains('/')) { LIST_DEPTH_MAX } else { 1 };
+    let depth = number(query.number("depth", 1..=u64::from(LIST_DEPTH_MAX)), depth);
+    let limit = number(query.number("limit", 1..=u64::from(LIST_ENTRIES_MAX)), LIST_ENTRIES_MAX);
     query.finish()?;
     if glob.as_ref().is_some_and(|glob| glob.len() > GLOB_BYTES_MAX) {
         return Err(Issues::one("glob", format!("at most {GLOB_BYTES_MAX} bytes")).into());
