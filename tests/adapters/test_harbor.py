@@ -1,7 +1,14 @@
 """The adapter for Harbor: one environment by hand, and a whole trial with Harbor's own oracle for an agent."""
 import asyncio
+import json
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
 
 import pytest
+from support.guide import GUIDE
 from withruntime import ServiceUnavailableError
 
 pytestmark = [pytest.mark.needs("Python 3.12"), pytest.mark.usefixtures("pointed")]
@@ -103,3 +110,14 @@ def test_a_trial_is_solved_and_graded(task, tmp_path, node):
     assert result.exception_info is None
     assert result.verifier_result.rewards == {"reward": 1}
     assert {one.state for one in node.client.sandboxes.list(labels={"created_by": "harbor"}, include_stopped=True).to_list()} == {"stopped"}
+
+
+def test_the_guides_command_runs_the_trial(task, tmp_path, node):
+    command = re.search(r"^\$ harbor (.*)$", GUIDE.read_text(), flags=re.MULTILINE)[1]
+    harbor = pathlib.Path(sys.executable).with_name("harbor")
+    ran = subprocess.run([harbor, *shlex.split(command)], cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True,
+                         text=True, timeout=200, check=False)
+    assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
+    [result] = tmp_path.glob("jobs/*/result.json")
+    [outcome] = json.loads(result.read_text())["stats"]["evals"].values()
+    assert outcome["metrics"] == [{"mean": 1.0}]

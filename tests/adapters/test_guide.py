@@ -1,0 +1,10 @@
+"""The programs of the guide to clients that need an agent framework."""
+import pytest
+from support.guide import programs, run
+
+PROGRAMS = programs("Agent frameworks")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_of_the_guide_prints_what_it_says(name, node, tmp_path):
+    run(PROGRAMS[name], node, tmp_path)
