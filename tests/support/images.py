@@ -3,7 +3,17 @@ import gzip
 import hashlib
 import io
 import json
+import pathlib
+import shutil
+import subprocess
 import tarfile
+
+from support.wait import until
+
+
+TARGET = pathlib.Path("target")
+# What the test command unpacks and does not install.
+TOOLS = TARGET / "test-tools"
 
 
 def tar_of(entries) -> bytes:
@@ -68,3 +78,23 @@ def send(node, archive: bytes, **fields) -> dict:
     answer = node.raw("POST", "/v1/images", body)
     assert answer.status == 201, answer.body
     return answer.json
+
+
+def busybox() -> bytes:
+    """A root filesystem of the static busybox alone."""
+    path = shutil.which("busybox", path=f"{TOOLS / 'bin'}:{TOOLS / 'usr/bin'}")
+    assert path, "`cargo xtask test` brings busybox"
+    program = pathlib.Path(path).read_bytes()
+    applets = subprocess.run([path, "--list"], capture_output=True, text=True, check=True).stdout.split()
+    files = [("./", None, {}), ("./bin", None, {}), ("./bin/busybox", program, {"mode": 0o755}), ("./etc", None, {}), ("./etc/motd", b"hello from the image\n", {})]
+    files += [(f"./bin/{name}", b"", {"type": tarfile.SYMTYPE, "linkname": "busybox"}) for name in applets if name != "busybox"]
+    return tar_of(files)
+
+
+def made(node, image: dict) -> dict:
+    """The image, once it is ready."""
+    def ended():
+        now = node.raw("GET", f"/v1/images/{image['id']}").json
+        assert now["state"] != "failed", now["error"]
+        return now["state"] == "ready" and now
+    return until(ended, seconds=60, what="the image is ready")

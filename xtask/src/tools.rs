@@ -21,9 +21,12 @@ const PACKAGES: &[(&str, &str)] = &[
     ("setpriv", "util-linux"),
     ("mkfs.btrfs", "btrfs-progs"),
     ("openssl", "openssl"),
+    ("debootstrap", "debootstrap"),
+    ("qemu-img", "qemu-utils"),
 ];
-/// As above, for packages that would start a service: their files are unpacked and nothing is installed.
-const UNPACKED: &[(&str, &str)] = &[("docker-registry", "docker-registry")];
+/// As above, for packages that would start a service or stand in the way of another: their files are unpacked and nothing
+/// is installed.
+const UNPACKED: &[(&str, &str)] = &[("docker-registry", "docker-registry"), ("busybox", "busybox-static")];
 
 /// Installs what is missing.
 pub fn install() -> Result<String> {

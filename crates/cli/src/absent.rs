@@ -18,7 +18,6 @@ const ABSENT: &[(&str, &str)] = &[
     ("desktop", "use `branchbox shell`, or share a port with `branchbox preview`"),
     ("watch", "run a watcher inside with `branchbox exec`"),
     // Products, and what an account has.
-    ("images", "leave --image out: a sandbox sees this machine's own programs"),
     ("volumes", "copy with `branchbox cp`, or start from a snapshot"),
     ("jobs", "use `branchbox run`"),
     ("domains", "share a port with `branchbox preview`"),

@@ -67,6 +67,8 @@ pub enum Command {
     /// A verb on sandboxes, said flat.
     #[command(flatten)]
     Sandbox(SandboxVerb),
+    #[command(subcommand, alias = "image")]
+    Images(commands::images::ImagesVerb),
     #[command(subcommand)]
     Keys(commands::keys::KeysVerb),
     /// List and keep snapshots

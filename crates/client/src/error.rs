@@ -43,6 +43,13 @@ pub enum ClientError {
         /// Why, in the node's words.
         reason: String,
     },
+    /// What is to be sent could not be read here.
+    #[error("cannot read what is to be sent")]
+    Input {
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// What came could not be written here.
     #[error("cannot write what was received")]
     Write(#[source] std::io::Error),

@@ -9,6 +9,7 @@ mod calls;
 mod error;
 mod exec_stream;
 mod history;
+mod images;
 mod life;
 mod reach;
 mod socket;

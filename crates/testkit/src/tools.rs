@@ -13,6 +13,6 @@ pub fn directory() -> PathBuf {
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let installed: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    let unpacked = ["usr/bin", "usr/sbin"].map(|below| directory().join(below));
+    let unpacked = ["usr/bin", "usr/sbin", "bin"].map(|below| directory().join(below));
     installed.into_iter().chain(unpacked).map(|directory| directory.join(program)).find(|file| file.is_file())
 }

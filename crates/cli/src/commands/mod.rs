@@ -10,6 +10,7 @@ pub mod fork;
 pub mod forward;
 pub mod get;
 pub mod history;
+pub mod images;
 pub mod keys;
 pub mod life;
 pub mod ls;
@@ -59,6 +60,7 @@ fn dispatch(cli: Cli) -> Result<Exit, Fault> {
         Command::Whoami => small_runtime()?.block_on(async { account::whoami(&Session::open(&global)?).await }),
         Command::Limits => small_runtime()?.block_on(async { account::limits(&Session::open(&global)?).await }),
         Command::Usage => small_runtime()?.block_on(async { account::usage(&Session::open(&global)?).await }),
+        Command::Images(verb) => small_runtime()?.block_on(async { verb.run(&Session::open(&global)?).await }),
         Command::Keys(verb) => small_runtime()?.block_on(async { verb.run(&Session::open(&global)?).await }),
         Command::Events(args) => small_runtime()?.block_on(async { args.run(&Session::open(&global)?).await }),
         Command::Audit(args) => small_runtime()?.block_on(async { args.run(&Session::open(&global)?).await }),

@@ -82,7 +82,8 @@ pub(super) fn dress(pool: &Pool, identity: &str, image: Tree, guest_exe: &Path) 
         };
         put_on(&Root { fd: mount.fd })
     })?;
-    Ok([dir.join("root").join("up"), tools])
+    // The tools come first: a directory that was made below would hide theirs.
+    Ok([tools, dir.join("root").join("up")])
 }
 
 fn put_on(root: &Root) -> Result<(), ImageError> {

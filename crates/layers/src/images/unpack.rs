@@ -330,7 +330,10 @@ fn make_node<R: Read>(
     kind: EntryType,
 ) -> io::Result<()> {
     let number = |part: io::Result<Option<u32>>| part.map(Option::unwrap_or_default);
-    let (major, minor) = (number(entry.header().device_major())?, number(entry.header().device_minor())?);
+    let (major, minor) = match kind {
+        EntryType::Fifo => (0, 0),
+        _ => (number(entry.header().device_major())?, number(entry.header().device_minor())?),
+    };
     let kind = match kind {
         EntryType::Char => FileType::CharacterDevice,
         EntryType::Block => FileType::BlockDevice,

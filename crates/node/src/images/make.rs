@@ -1,5 +1,6 @@
 //! Making images: one task for each, which says what it does in a log and ends in `ready` or `failed`.
 
+use super::pull::pull;
 use super::{IMAGES_MAX, Image, ImagesError, chunks, give_tags, image_error, log::Log, with_own_programs};
 use crate::error::NodeError;
 use crate::node::{Inner, Node, blocking};
@@ -48,7 +49,7 @@ pub(super) fn defaults(config: &serde_json::Value) -> ImageDefaults {
 }
 
 /// The `config` object of a whole configuration.
-fn config_of(configuration: &[u8]) -> serde_json::Value {
+pub(super) fn config_of(configuration: &[u8]) -> serde_json::Value {
     let whole: serde_json::Value = serde_json::from_slice(configuration).unwrap_or_default();
     whole.get("config").cloned().unwrap_or_default()
 }
@@ -175,12 +176,13 @@ async fn change(inner: &Inner, id: &str, change: impl FnOnce(&mut Image)) -> Res
 async fn from(node: &Node, request: &ImageRequest, dir: &Path, log: &Arc<Log>) -> Result<Made, NodeError> {
     match &request.from {
         ImageFrom::Archive(archive) => import(node, archive, dir, log).await,
+        ImageFrom::Reference(reference) => pull(node, reference, dir, log).await,
         _ => Err(NodeError::Unavailable { what: "builder".into(), hint: "import an archive" }),
     }
 }
 
 /// Runs work that unpacks, and can be told to stop when the node goes down.
-async fn unpacking<T: Send + 'static>(
+pub(super) async fn unpacking<T: Send + 'static>(
     node: &Node,
     work: impl FnOnce(&Inner, &dyn Fn() -> bool) -> Result<T, NodeError> + Send + 'static,
 ) -> Result<T, NodeError> {

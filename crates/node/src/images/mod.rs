@@ -10,6 +10,7 @@ mod chunks;
 mod collect;
 mod log;
 mod make;
+mod pull;
 
 pub(crate) use collect::{collect, collect_after, forget_incoming};
 
@@ -73,6 +74,12 @@ pub enum ImagesError {
         /// What is wrong.
         problem: String,
     },
+    /// A registry did not give the image.
+    #[error("{problem}")]
+    Registry {
+        /// Which registry, and why.
+        problem: String,
+    },
     /// The catalog's images make no sense.
     #[error("the images in the catalog cannot be read: {problem}")]
     Records {
@@ -97,6 +104,7 @@ impl Coded for ImagesError {
             Self::BuiltIn { .. } | Self::Nameless { .. } => Code::InvalidRequest,
             Self::TooMany { .. } => Code::QuotaExceeded,
             Self::Chunks { .. } => Code::UploadIncomplete,
+            Self::Registry { .. } => Code::ImageBuildFailed,
             Self::Records { .. } => Code::InternalError,
         }
     }
@@ -112,6 +120,7 @@ impl Coded for ImagesError {
             Self::Nameless { .. } => "make it again with a name",
             Self::TooMany { .. } => "delete some that are not needed",
             Self::Chunks { .. } => "ask images/context/missing what is not there, send it, and try again",
+            Self::Registry { .. } => "check the reference, and that the registry can be reached from the node",
             Self::Records { .. } => "restore the catalog from a copy",
         };
         Some(text.into())
