@@ -52,7 +52,7 @@ pub fn main() -> ExitCode {
 
 fn run(path: &std::path::Path, begun: Instant) -> Result<(), Failure> {
     let config = config::load(path)?;
-    let _lock = record::lock(&config.sandbox_dir)?;
+    let _lock = record::lock(&config.sandbox_dir, record::LOCK_WAIT)?;
     let signals = detach()?;
     let listener = listen::bind(&listen::keeper_path(&config))?;
     let ended = match start::start(&config, begun) {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Largest record believed.
 const RECORD_BYTES_MAX: u64 = 4096;
@@ -78,17 +79,28 @@ impl RunRecord {
     }
 }
 
-/// Takes the sandbox for this keeper; held until the file is dropped.
+/// How long the keeper before this one may take to be gone: it says that it is done a little before its process ends.
+pub const LOCK_WAIT: Duration = Duration::from_secs(10);
+/// Between two looks.
+const LOCK_POLL: Duration = Duration::from_millis(1);
+
+/// Takes the sandbox for this keeper, waiting this long for the one before; held until the file is dropped.
 ///
 /// # Errors
 /// [`Failure`] when another keeper has it.
-pub fn lock(sandbox_dir: &Path) -> Result<File, Failure> {
+pub fn lock(sandbox_dir: &Path, wait: Duration) -> Result<File, Failure> {
     let path = sandbox_dir.join(LOCK);
     let file = File::create(&path).map_err(|e| Failure::io(format_args!("make {}", path.display()), e))?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(Failure::new(Code::Busy, "another keeper works on this sandbox")),
-        Err(errno) => Err(Failure::io(format_args!("lock {}", path.display()), errno.into())),
+    let deadline = Instant::now() + wait;
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(LOCK_POLL),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(Failure::new(Code::Busy, "another keeper works on this sandbox"));
+            }
+            Err(errno) => return Err(Failure::io(format_args!("lock {}", path.display()), errno.into())),
+        }
     }
 }
 
@@ -120,10 +132,14 @@ mod tests {
     fn two_locks_on_one_directory_are_refused() {
         let directory = std::env::temp_dir().join(format!("bbx-keeper-lock-{}", std::process::id()));
         std::fs::create_dir(&directory).expect("create");
-        let first = lock(&directory).expect("first");
-        assert_eq!(lock(&directory).expect_err("second").code(), Code::Busy);
-        drop(first);
-        lock(&directory).expect("third");
+        let first = lock(&directory, Duration::ZERO).expect("first");
+        assert_eq!(lock(&directory, Duration::ZERO).expect_err("second").code(), Code::Busy);
+        let ending = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            drop(first);
+        });
+        lock(&directory, LOCK_WAIT).expect("one that waits");
+        ending.join().expect("joined");
         std::fs::remove_dir_all(&directory).expect("remove");
     }
 }
