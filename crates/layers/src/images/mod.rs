@@ -10,6 +10,7 @@
 
 pub mod archive;
 mod dress;
+mod sparse;
 mod stream;
 mod unpack;
 

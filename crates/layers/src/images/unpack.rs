@@ -5,12 +5,12 @@
 //! replaced, as a later layer of an image does. Kept: content, numbers of owners, modes, times, hard links, devices,
 //! capabilities and `user.` attributes; attributes that an overlay or a security module would believe are not taken over.
 
-use super::ImageError;
+use super::{ImageError, sparse};
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::io::{self, Read};
+use std::io::{self, BufWriter, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
@@ -70,13 +70,14 @@ pub(super) fn unpack(
         if done.entries > ENTRIES_MAX {
             return Err(bad(format!("it has more than {ENTRIES_MAX} entries")));
         }
-        let path = clean(&entry.path_bytes()).map_err(bad)?;
+        let extended = Extended::of(&mut entry).map_err(unreadable)?;
+        let path = clean(extended.name.as_deref().unwrap_or(&entry.path_bytes())).map_err(bad)?;
         let shown = path.display().to_string();
         if entry.header().entry_type().is_file() {
             room(entry.size())?;
             done.bytes += entry.size();
         }
-        target.put(&mut entry, &path).map_err(|source| ImageError::Entry { path: shown, source })?;
+        target.put(&mut entry, &extended, &path).map_err(|source| ImageError::Entry { path: shown, source })?;
     }
     target.finish().map_err(|source| ImageError::Entry { path: "/".into(), source })?;
     Ok(done)
@@ -159,11 +160,11 @@ impl Target {
         Ok(fd)
     }
 
-    fn put<R: Read>(&mut self, entry: &mut tar::Entry<'_, R>, path: &Path) -> io::Result<()> {
+    fn put<R: Read>(&mut self, entry: &mut tar::Entry<'_, R>, extended: &Extended, path: &Path) -> io::Result<()> {
         let kind = entry.header().entry_type();
         let Some(name) = path.file_name() else {
             // The root itself has attributes, and nothing else of it can be given.
-            return if kind.is_dir() { self.dress_directory(entry, path) } else { Ok(()) };
+            return if kind.is_dir() { self.dress_directory(entry, extended, path) } else { Ok(()) };
         };
         if self.whiteouts == Whiteouts::Apply
             && let Some(hidden) = name.as_bytes().strip_prefix(WHITEOUT.as_bytes())
@@ -174,11 +175,11 @@ impl Target {
         match kind {
             EntryType::Directory => {
                 self.make_directory(&parent, name)?;
-                self.dress_directory(entry, path)?;
+                self.dress_directory(entry, extended, path)?;
             }
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
                 self.clear(&parent, name)?;
-                write_file(&parent, name, entry)?;
+                write_file(&parent, name, entry, extended)?;
             }
             EntryType::Link => {
                 let target = entry.link_name_bytes().ok_or(Errno::INVAL)?;
@@ -217,9 +218,14 @@ impl Target {
         Ok(rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o700))?)
     }
 
-    fn dress_directory<R: Read>(&mut self, entry: &mut tar::Entry<'_, R>, path: &Path) -> io::Result<()> {
+    fn dress_directory<R: Read>(
+        &mut self,
+        entry: &tar::Entry<'_, R>,
+        extended: &Extended,
+        path: &Path,
+    ) -> io::Result<()> {
         let fd = self.open(path, OFlags::DIRECTORY | OFlags::NOFOLLOW)?;
-        finish(&fd, entry)?;
+        finish(&fd, entry, extended)?;
         self.times.push((path.to_owned(), times(entry)));
         Ok(())
     }
@@ -306,20 +312,21 @@ impl Target {
     }
 }
 
-fn write_file<R: Read>(parent: &OwnedFd, name: &OsStr, entry: &mut tar::Entry<'_, R>) -> io::Result<()> {
+fn write_file<R: Read>(
+    parent: &OwnedFd,
+    name: &OsStr,
+    entry: &mut tar::Entry<'_, R>,
+    extended: &Extended,
+) -> io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(0o600))?;
     let mut file = std::fs::File::from(fd);
-    let mut buffer = vec![0; COPY_BYTES];
-    loop {
-        let count = entry.read(&mut buffer)?;
-        if count == 0 {
-            break;
-        }
-        io::Write::write_all(&mut file, &buffer[..count])?;
+    match extended.sparse_bytes {
+        Some(size) => sparse::write(entry, &mut file, size)?,
+        None => drop(io::copy(entry, &mut BufWriter::with_capacity(COPY_BYTES, &mut file))?),
     }
     let fd = OwnedFd::from(file);
-    finish(&fd, entry)?;
+    finish(&fd, entry, extended)?;
     Ok(rustix::fs::futimens(&fd, &times(entry))?)
 }
 
@@ -367,11 +374,11 @@ fn times<R: Read>(entry: &tar::Entry<'_, R>) -> Timestamps {
 }
 
 /// Owner first: a change of owner takes capabilities and set-id bits away.
-fn finish<R: Read>(fd: &OwnedFd, entry: &mut tar::Entry<'_, R>) -> io::Result<()> {
+fn finish<R: Read>(fd: &OwnedFd, entry: &tar::Entry<'_, R>, extended: &Extended) -> io::Result<()> {
     let (uid, gid) = owner(entry)?;
     rustix::fs::fchown(fd, Some(uid), Some(gid))?;
-    for (name, value) in attributes(entry)? {
-        rustix::fs::fsetxattr(fd, name.as_str(), &value, XattrFlags::empty())?;
+    for (name, value) in &extended.attributes {
+        rustix::fs::fsetxattr(fd, name.as_str(), value, XattrFlags::empty())?;
     }
     Ok(rustix::fs::fchmod(fd, mode(entry)?)?)
 }
@@ -385,22 +392,47 @@ fn finish_by_name<R: Read>(parent: &OwnedFd, name: &OsStr, entry: &tar::Entry<'_
     Ok(rustix::fs::utimensat(parent, name, &times(entry), AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-/// The attributes that are taken over.
-fn attributes<R: Read>(entry: &mut tar::Entry<'_, R>) -> io::Result<Vec<(String, Vec<u8>)>> {
-    let mut found = Vec::new();
-    let Some(extensions) = entry.pax_extensions()? else { return Ok(found) };
-    for extension in extensions {
-        let extension = extension?;
-        let name = extension.key_bytes().strip_prefix(b"SCHILY.xattr.").and_then(|name| std::str::from_utf8(name).ok());
-        let value = extension.value_bytes();
-        if let Some(name) = name
-            && (name == "security.capability" || name.starts_with("user."))
-            && value.len() <= ATTRIBUTE_BYTES_MAX
-        {
-            found.push((name.to_owned(), value.to_owned()));
+/// What the extended header of an entry says that we need.
+#[derive(Default)]
+struct Extended {
+    /// The attributes that are taken over.
+    attributes: Vec<(String, Vec<u8>)>,
+    /// The name of a sparse file, whose own header bears another.
+    name: Option<Vec<u8>>,
+    /// A sparse file's size with its holes.
+    sparse_bytes: Option<u64>,
+}
+
+impl Extended {
+    fn of<R: Read>(entry: &mut tar::Entry<'_, R>) -> io::Result<Self> {
+        let mut found = Self::default();
+        let Some(extensions) = entry.pax_extensions()? else { return Ok(found) };
+        let (mut format, mut is_sparse) = ((None, None), false);
+        for extension in extensions {
+            let extension = extension?;
+            let (key, value) = (extension.key_bytes(), extension.value_bytes());
+            let number = || std::str::from_utf8(value).ok().and_then(|text| text.parse::<u64>().ok());
+            match key {
+                b"GNU.sparse.major" => format.0 = number(),
+                b"GNU.sparse.minor" => format.1 = number(),
+                b"GNU.sparse.name" => found.name = Some(value.to_owned()),
+                b"GNU.sparse.realsize" => found.sparse_bytes = number(),
+                _ => {}
+            }
+            is_sparse |= key.starts_with(b"GNU.sparse.");
+            let name = key.strip_prefix(b"SCHILY.xattr.").and_then(|name| std::str::from_utf8(name).ok());
+            if let Some(name) = name
+                && (name == "security.capability" || name.starts_with("user."))
+                && value.len() <= ATTRIBUTE_BYTES_MAX
+            {
+                found.attributes.push((name.to_owned(), value.to_owned()));
+            }
         }
+        if is_sparse && (format != (Some(1), Some(0)) || found.sparse_bytes.is_none()) {
+            return Err(io::Error::other("a sparse file is stored in a form that is not known: use GNU's 1.0"));
+        }
+        Ok(found)
     }
-    Ok(found)
 }
 
 #[cfg(test)]
