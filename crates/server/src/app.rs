@@ -12,6 +12,7 @@ use axum::body::Body;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, Method, Request, Response};
+use branchbox_api::image::CHUNK_BYTES_MAX;
 use branchbox_api::{FILE_BYTES_MAX, JSON_BYTES_MAX};
 use branchbox_model::{Code, SandboxId};
 use branchbox_node::{Caller, Node};
@@ -136,15 +137,13 @@ async fn read_body(method: &Method, route: &Route, body: Body) -> Result<Bytes, 
     if method == Method::GET {
         return Ok(Bytes::new());
     }
-    let is_content = matches!(
-        route,
-        Route::WriteFile { .. }
-            | Route::UploadPiece { .. }
-            | Route::Unpack { .. }
-            | Route::ArchivePiece { .. }
-            | Route::PutChunk { .. }
-    );
-    let bytes_max = if is_content { FILE_BYTES_MAX } else { JSON_BYTES_MAX };
+    let bytes_max = match route {
+        Route::WriteFile { .. } | Route::UploadPiece { .. } | Route::Unpack { .. } | Route::ArchivePiece { .. } => {
+            FILE_BYTES_MAX
+        }
+        Route::PutChunk { .. } => CHUNK_BYTES_MAX,
+        _ => JSON_BYTES_MAX,
+    };
     match Limited::new(body, bytes_max).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(Failure::new(

@@ -231,7 +231,7 @@ async fn list(session: &Session, name: Option<&str>) -> Result<Exit, Fault> {
     }
     output::data(&table.text());
     if cursor.is_some() {
-        output::note(&format!("these are the newest {LISTED_MAX}; there are more"));
+        output::note(&format!("these are the newest {LISTED_MAX}; there are more\n"));
     }
     Ok(Exit::Done)
 }
@@ -345,7 +345,7 @@ async fn make(session: &Session, what: &str, body: Map<String, Value>) -> Result
     loop {
         let page = session.client.image_log(&begun.id, after).await.map_err(failed)?;
         if session.form == Form::Text {
-            page.lines.iter().for_each(|line| output::note(&printable(&line.text)));
+            page.lines.iter().for_each(|line| output::note(&format!("{}\n", printable(&line.text))));
         }
         after = page.next_after;
         if page.done {
