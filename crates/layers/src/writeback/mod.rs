@@ -20,12 +20,14 @@ use rustix::fs::Stat;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Most paths one write-back takes.
 pub const STEPS_MAX: usize = 500_000;
 /// Lines of a plan that are printed.
 const SHOWN_MAX: usize = 100;
+/// Longest time between two ticks of the file clock on any kernel (100 a second).
+const TICK_MAX: Duration = Duration::from_millis(20);
 /// How staging directories begin; nothing of this name is ever written back.
 pub(crate) const STAGING_PREFIX: &str = ".branchbox-writeback-";
 /// Permission bits that are written: no set-id, no sticky.
@@ -268,13 +270,26 @@ impl Plan {
     }
 }
 
-/// The instant from which changes of the host are conflicts, by the clock that file times are taken from: a finer clock
-/// would be ahead of a change that comes right after.
+/// The instant from which changes of the host are conflicts: what came before has file times up to it, and what comes
+/// after this returns has later ones.
+///
+/// File times come from a clock that stands still between two ticks, except that a file whose time somebody looked at gets
+/// a finer one, and no other file an earlier one afterwards (multigrain timestamps, `Documentation/filesystems/multigrain-ts.rst`,
+/// Linux 6.13). So the fine clock bounds what was given out, and the coarse one has to pass it: that takes up to a tick.
 #[must_use]
 pub fn baseline() -> SystemTime {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-    let seconds = Duration::from_secs(now.tv_sec.max(0).cast_unsigned());
-    SystemTime::UNIX_EPOCH + seconds + Duration::from_nanos(now.tv_nsec.max(0).cast_unsigned())
+    let read = |clock| {
+        let now = rustix::time::clock_gettime(clock);
+        let seconds = Duration::from_secs(now.tv_sec.max(0).cast_unsigned());
+        SystemTime::UNIX_EPOCH + seconds + Duration::from_nanos(now.tv_nsec.max(0).cast_unsigned())
+    };
+    let baseline = read(rustix::time::ClockId::Realtime);
+    // A clock that is set back meanwhile does not hold this up for long.
+    let started = Instant::now();
+    while read(rustix::time::ClockId::RealtimeCoarse) <= baseline && started.elapsed() < TICK_MAX {
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    baseline
 }
 
 fn is_after(stat: &Stat, since: Duration) -> bool {
