@@ -5,8 +5,9 @@
 //! pieces is that command's standard input, so it survives a restart of the node, a fork, and a pause, like any command.
 
 use crate::error::NodeError;
-use crate::exec::{Process, ids};
+use crate::exec::Process;
 use crate::node::Node;
+use crate::spawn::ids;
 use branchbox_api::{ArchiveBegun, ArchiveUploadRequest, InputRequest, StreamEvent};
 use branchbox_model::{SpecError, User};
 use branchbox_protocol::guest::{ExecState, FileKind, FileOp, FileReply, SpawnSpec, Stdin, Stream};

@@ -206,7 +206,10 @@ mod tests {
         assert_eq!(copy_names(&request(None, None)).expect("one"), [None]);
         assert_eq!(named(&request(Some(1), Some("a"))), ["a"]);
         assert_eq!(named(&request(Some(2), Some("a"))), ["a-1", "a-2"]);
-        assert!(copy_names(&request(Some(2), Some(&"x".repeat(64)))).is_err(), "the number makes it too long");
+        assert!(
+            copy_names(&request(Some(2), Some(&"x".repeat(names::NAME_BYTES_MAX)))).is_err(),
+            "the number makes it too long"
+        );
     }
 
     #[test]

@@ -36,6 +36,7 @@ mod query;
 mod reach;
 mod recover;
 mod snapshots;
+mod spawn;
 mod splitter;
 mod state_dir;
 mod terminal;

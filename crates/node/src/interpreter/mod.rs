@@ -11,9 +11,10 @@
 mod frames;
 
 use crate::error::NodeError;
-use crate::exec::{Process, ids, no_process};
+use crate::exec::{Process, no_process};
 use crate::live::Live;
 use crate::node::Node;
+use crate::spawn::ids;
 use crate::splitter::whole_characters;
 use branchbox_api::{
     CellError, CellEvent, CellResult, CellStatus, ContextInfo, ContextRequest, Execution, InputRequest, RunRequest,
