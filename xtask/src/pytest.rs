@@ -14,6 +14,9 @@ pub fn state_directories() -> PathBuf {
     root().join("target/state")
 }
 
+/// Characters of a failed test's message that the summary shows.
+const MESSAGE_CHARS_MAX: usize = 300;
+
 /// Runs one suite; returns its counts.
 pub fn suite(name: &str, words: &[String], skips: &mut Skips) -> Result<String> {
     ensure!(cargo::binary().is_file(), "there is no program: run the build part first");
@@ -44,14 +47,23 @@ fn read_counts(report: &str, skips: &mut Skips) -> Result<String> {
     let number = |name: &str| attribute(suite, name).and_then(|text| text.parse::<u32>().ok()).unwrap_or(0);
     let (tests, skipped) = (number("tests"), number("skipped"));
     let failed = number("failures") + number("errors");
+    let mut broken = Vec::new();
     for case in report.split("<testcase ").skip(1) {
+        let problem = ["<failure ", "<error "].iter().find_map(|element| case.split(element).nth(1));
+        if let Some(problem) = problem {
+            let message = attribute(problem, "message").unwrap_or_default();
+            let message: String = message.chars().take(MESSAGE_CHARS_MAX).collect();
+            broken.push(format!("{}: {message}", attribute(case, "name").unwrap_or("?")));
+        }
         if let Some(skip) = case.split("<skipped ").nth(1) {
             let name = attribute(case, "name").unwrap_or("?");
             skips.add(format!("{name}: {}", attribute(skip, "message").unwrap_or("no reason")));
         }
     }
     ensure!(tests > 0, "no test ran");
-    Ok(format!("{} passed, {failed} failed, {skipped} skipped", tests.saturating_sub(skipped + failed)))
+    let counts = format!("{} passed, {failed} failed, {skipped} skipped", tests.saturating_sub(skipped + failed));
+    // Whoever sees the end of a run only shall know what failed.
+    Ok(if broken.is_empty() { counts } else { format!("{counts}: {}", broken.join("; ")) })
 }
 
 fn attribute<'a>(element: &'a str, name: &str) -> Option<&'a str> {
@@ -65,12 +77,13 @@ mod tests {
 
     const REPORT: &str = r#"<testsuites><testsuite name="pytest" errors="0" failures="1" skipped="1" tests="4" time="1.0">
         <testcase classname="a" name="runs" /><testcase classname="a" name="waits"><skipped type="x" message="needs y" /></testcase>
+        <testcase classname="a" name="breaks"><failure message="1 != 2">trace</failure></testcase>
         </testsuite></testsuites>"#;
 
     #[test]
     fn counts_and_reasons_are_read() {
         let mut skips = Skips::default();
-        assert_eq!(read_counts(REPORT, &mut skips).expect("counts"), "2 passed, 1 failed, 1 skipped");
+        assert_eq!(read_counts(REPORT, &mut skips).expect("counts"), "2 passed, 1 failed, 1 skipped: breaks: 1 != 2");
         assert!(read_counts("", &mut skips).is_err());
     }
 }
