@@ -67,6 +67,16 @@ def test_never_refused(node, sandbox, name):
             copy.delete()
 
 
+def test_what_a_program_reads_of_itself_and_closes_is_waited_for(sandbox):
+    """Half of the time it has its own maps open, as runtimes do while they start."""
+    look = "with open('/proc/self/maps') as f: f.read(10); print('open', flush=True); time.sleep(0.05)\n  "
+    reader = sandbox.spawn(["python3", "-c", f"import time\nwhile True:\n  {look}time.sleep(0.05)"])
+    until(lambda: "open" in said(reader), seconds=30, what="it reads its maps")
+    for _ in range(6):
+        sandbox.snapshot()
+    assert sandbox.process(reader.id).state == "running"
+
+
 def test_cargo_in_the_middle_of_a_build(sandbox):
     """The machine's own cargo, waiting for a compiler that waits for us; source and copy finish their own builds."""
     install_cargo(sandbox)

@@ -109,7 +109,9 @@ pub(crate) fn describe(
     }
     if file.path.starts_with(b"/proc/") || file.path == b"/proc" {
         if file.path.get(6).is_some_and(u8::is_ascii_digit) || !is_proc(handle) {
-            return Err(handle.refuse(format!("{shown} is a view of a process"), "close it and try again"));
+            // Programs read their own maps as they start, and close them.
+            let why = format!("{shown} is a view of a process");
+            return Err(handle.refuse(why, "close it and try again").passing());
         }
         file.identity = (0, 0, 0);
         return Ok(file);
