@@ -43,6 +43,8 @@ pub struct Pack {
     pub user: User,
     /// Relative paths that are left out.
     pub excludes: Vec<String>,
+    /// Names in the folder; none: all that is in it.
+    pub names: Vec<String>,
 }
 
 /// A folder being packed.
@@ -140,7 +142,10 @@ impl Node {
             argv.extend(["--anchored", "--no-wildcards"].map(str::to_owned));
         }
         argv.extend(pack.excludes.iter().map(|path| format!("--exclude=./{}", path.trim_matches('/'))));
-        argv.push(".".to_owned());
+        match pack.names.as_slice() {
+            [] => argv.push(".".to_owned()),
+            names => argv.extend(names.iter().map(|name| format!("./{name}"))),
+        }
         let spec = tar(argv, pack.user, Stdin::Null, PACK, format!("pack {}", pack.path));
         let process = self.start_spec(id, spec).await?;
         Ok(Packing { process, cursor: 0, said: Vec::new(), has_ended: false })
@@ -206,29 +211,7 @@ impl Node {
     /// [`NodeError`]; also a piece behind what has arrived.
     pub async fn archive_piece(&self, id: &str, upload: &str, offset: u64, bytes: &Bytes) -> Result<(), NodeError> {
         let process = self.archive(id, upload).await?;
-        let end = offset.saturating_add(bytes.len() as u64);
-        let deadline = std::time::Instant::now() + TAKE_WAIT;
-        let mut at = offset;
-        while at < end {
-            let taken = usize::try_from(at - offset).unwrap_or(usize::MAX);
-            let rest = bytes.get(taken..).unwrap_or_default().to_vec();
-            let accepted = process.input(InputRequest { bytes: rest, offset: Some(at), eof: false }).await?.offset;
-            if accepted < at {
-                let problem = format!("{accepted} bytes have arrived, this piece begins at {offset}");
-                return Err(SpecError { field: "offset", problem }.into());
-            }
-            at = accepted;
-            if at < end {
-                if process.has_ended().await? {
-                    return finish(process).await.and(Err(failed(b"the archive ended before this piece")));
-                }
-                if std::time::Instant::now() > deadline {
-                    return Err(failed(b"tar does not take it"));
-                }
-                tokio::time::sleep(TAKE_POLL).await;
-            }
-        }
-        Ok(())
+        feed(process, offset, bytes).await.map(drop)
     }
 
     /// Ends an archive that came in pieces, when all of it is unpacked.
@@ -256,8 +239,35 @@ impl Node {
     }
 }
 
+/// Gives a command that unpacks its next bytes; what it has had already is passed over.
+pub(crate) async fn feed(process: Process, offset: u64, bytes: &Bytes) -> Result<Process, NodeError> {
+    let end = offset.saturating_add(bytes.len() as u64);
+    let deadline = std::time::Instant::now() + TAKE_WAIT;
+    let mut at = offset;
+    while at < end {
+        let taken = usize::try_from(at - offset).unwrap_or(usize::MAX);
+        let rest = bytes.get(taken..).unwrap_or_default().to_vec();
+        let accepted = process.input(InputRequest { bytes: rest, offset: Some(at), eof: false }).await?.offset;
+        if accepted < at {
+            let problem = format!("{accepted} bytes have arrived, this piece begins at {offset}");
+            return Err(SpecError { field: "offset", problem }.into());
+        }
+        at = accepted;
+        if at < end {
+            if process.has_ended().await? {
+                return finish(process).await.and(Err(failed(b"the archive ended before this piece")));
+            }
+            if std::time::Instant::now() > deadline {
+                return Err(failed(b"tar does not take it"));
+            }
+            tokio::time::sleep(TAKE_POLL).await;
+        }
+    }
+    Ok(process)
+}
+
 /// Waits for the end of an unpacking.
-async fn finish(process: Process) -> Result<(), NodeError> {
+pub(crate) async fn finish(process: Process) -> Result<(), NodeError> {
     let mut follow = process.follow(0);
     let mut said = Vec::new();
     while let Some(events) = follow.next().await? {

@@ -36,6 +36,15 @@ pub(crate) enum Origin {
     Machine(SnapshotId),
 }
 
+/// What a sandbox without a snapshot stands on.
+#[derive(Debug)]
+pub(crate) struct Base {
+    /// As its record shows it.
+    pub image: String,
+    /// Its files, without an upper.
+    pub root: RootSpec,
+}
+
 impl Node {
     /// Makes a sandbox; answers when it runs, or after `wait` with the state reached.
     ///
@@ -70,6 +79,26 @@ impl Node {
     }
 
     async fn make(&self, request: CreateRequest, extras: RootExtras, wait: Duration) -> Result<SandboxInfo, NodeError> {
+        self.make_on(None, request, extras, wait).await
+    }
+
+    /// Makes a sandbox on files that no image names yet.
+    pub(crate) async fn create_on(
+        &self,
+        base: Base,
+        request: CreateRequest,
+        wait: Duration,
+    ) -> Result<SandboxInfo, NodeError> {
+        self.make_on(Some(base), request, RootExtras::default(), wait).await
+    }
+
+    async fn make_on(
+        &self,
+        base: Option<Base>,
+        request: CreateRequest,
+        extras: RootExtras,
+        wait: Duration,
+    ) -> Result<SandboxInfo, NodeError> {
         let begun = Instant::now();
         let node = self.clone();
         let (live, mut launched) = self
@@ -77,7 +106,10 @@ impl Node {
                 let snapshot = node.snapshot_to_start_from(&request).await?;
                 // Until its record is written, nothing else says that the layers are in use.
                 let _user = node.inner.images.users.read().await;
-                let base = node.base_to_start_from(&request, snapshot.is_some()).await?;
+                let base = match base {
+                    Some(base) => Some(base),
+                    None => node.base_to_start_from(&request, snapshot.is_some()).await?,
+                };
                 let (record, origin) = plan(&node.inner, request, extras, snapshot, base)?;
                 let (live, slot) = node.inner.add(record).await?;
                 let (inner, launching) = (Arc::clone(&node.inner), Arc::clone(&live));
@@ -131,17 +163,13 @@ impl Node {
     }
 
     /// The image to start from, unless a snapshot brings its own, and its root.
-    async fn base_to_start_from(
-        &self,
-        request: &CreateRequest,
-        has_snapshot: bool,
-    ) -> Result<Option<(String, RootSpec)>, NodeError> {
+    async fn base_to_start_from(&self, request: &CreateRequest, has_snapshot: bool) -> Result<Option<Base>, NodeError> {
         if has_snapshot {
             return Ok(None);
         }
         let image = self.inner.image_record(request.image.as_deref().unwrap_or(HOST))?;
         let root = self.inner.root_on(image.identity()?, image.defaults().clone(), PathBuf::new()).await?;
-        Ok(Some((image.shown(), root)))
+        Ok(Some(Base { image: image.shown(), root }))
     }
 }
 
@@ -168,13 +196,13 @@ fn plan(
     request: CreateRequest,
     extras: RootExtras,
     snapshot: Option<SnapshotRecord>,
-    base: Option<(String, RootSpec)>,
+    base: Option<Base>,
 ) -> Result<(SandboxRecord, Origin), NodeError> {
     let id = SandboxId::generate();
     let upper = inner.pool()?.upper_path(&id);
     let (image, mut root) = match (&snapshot, base) {
         (Some(snapshot), _) => (None, snapshot.detail.root.clone()),
-        (None, Some((image, root))) => (Some(image), root),
+        (None, Some(Base { image, root })) => (Some(image), root),
         (None, None) => return Err(NodeError::NoImage { name: HOST.into() }),
     };
     root.upper = upper;

@@ -49,6 +49,7 @@ pub(crate) async fn run(node: &Node) -> Result<(), NodeError> {
     let kept = snapshots(inner).await?;
     collect(inner, known, kept).await?;
     crate::images::forget_incoming(inner).await;
+    crate::images::forget_builds(inner).await?;
     crate::images::collect(inner).await
 }
 

@@ -113,7 +113,7 @@ pub(crate) async fn pack(node: &Node, id: &str, asked: Asked) -> Answered {
     for exclude in &excludes {
         FileRequest::check_path(&format!("/{}", exclude.trim_start_matches('/')))?;
     }
-    let packing = node.pack(id, Pack { path, gzip, user, excludes }).await?;
+    let packing = node.pack(id, Pack { path, gzip, user, excludes, names: Vec::new() }).await?;
     Ok(Answer::Bytes { body: stream::packing(packing) })
 }
 

@@ -16,6 +16,9 @@ const FILES_MAX: usize = 4096;
 /// Layers of one image.
 pub(super) const LAYERS_MAX: usize = 500;
 const ARCHITECTURE: &str = "amd64";
+/// A header of a tar archive, and where its magic is (pax(1), "ustar Interchange Format").
+const TAR_BLOCK: u64 = 512;
+const TAR_MAGIC_AT: usize = 257;
 
 /// What was found in an archive.
 #[derive(Debug)]
@@ -73,6 +76,21 @@ struct Config {
 struct RootFs {
     #[serde(default)]
     diff_ids: Vec<String>,
+}
+
+/// A file's content as the tar archive that it is, plain or compressed; none if it is no archive.
+///
+/// # Errors
+/// [`ImageError::File`].
+pub fn open_tar(path: &Path) -> Result<Option<Box<dyn Read>>, ImageError> {
+    // What begins like something compressed and is not is no archive.
+    let Ok(mut content) = stream::open(path) else { return Ok(None) };
+    let mut begin = Vec::new();
+    if content.by_ref().take(TAR_BLOCK).read_to_end(&mut begin).is_err() {
+        return Ok(None);
+    }
+    let is_tar = begin.get(TAR_MAGIC_AT..).is_some_and(|rest| rest.starts_with(b"ustar"));
+    Ok(is_tar.then(|| Box::new(std::io::Cursor::new(begin).chain(content)) as Box<dyn Read>))
 }
 
 /// The digests of a configuration's uncompressed layers, bottom first.

@@ -1,7 +1,8 @@
 //! Removing layers of images that nothing stands on any more.
 
-use super::Image;
+use super::{Image, build};
 use crate::error::NodeError;
+use crate::lifecycle;
 use crate::node::{Inner, blocking, storage};
 use crate::recover::ALL;
 use branchbox_catalog::{SandboxFilter, SnapshotFilter};
@@ -14,6 +15,18 @@ pub(crate) async fn forget_incoming(inner: &Inner) {
     // Not there, or with something that is not ours: then the next archive says so.
     let _ = tokio::fs::remove_dir_all(inner.incoming_dir("")).await;
     inner.sweep_chunks().await;
+}
+
+/// Deletes sandboxes of builds that a node which went down was at.
+pub(crate) async fn forget_builds(inner: &Arc<Inner>) -> Result<(), NodeError> {
+    let ids: Vec<String> = inner.images.all().iter().map(|image| image.id.clone()).collect();
+    for record in inner.catalog().sandboxes(&SandboxFilter { limit: ALL, ..SandboxFilter::default() }).await? {
+        let is_build = record.labels.get(build::LABEL).is_some_and(|image| ids.contains(image));
+        if let (true, Some(live)) = (is_build, inner.find(&record.id)) {
+            lifecycle::delete(inner, &live).await?;
+        }
+    }
+    Ok(())
 }
 
 /// The same in the background, after something that stood on these files has gone.

@@ -1,7 +1,8 @@
 //! Making images: one task for each, which says what it does in a log and ends in `ready` or `failed`.
 
+use super::build::{self, Plan};
 use super::pull::pull;
-use super::{IMAGES_MAX, Image, ImagesError, chunks, give_tags, image_error, log::Log, with_own_programs};
+use super::{IMAGES_MAX, Image, ImagesError, chunks, collect, give_tags, image_error, log::Log, with_own_programs};
 use crate::error::NodeError;
 use crate::node::{Inner, Node, blocking};
 use branchbox_api::image::{ArchiveRef, ImageFrom};
@@ -23,6 +24,8 @@ pub(super) struct Made {
     pub(super) links: Vec<String>,
     /// The `config` object of an OCI image configuration.
     pub(super) config: serde_json::Value,
+    /// Of a build: see [`super::build`].
+    pub(super) key: Option<String>,
 }
 
 /// What we read of it.
@@ -58,8 +61,9 @@ impl Node {
     /// Begins to make an image.
     ///
     /// # Errors
-    /// [`ImagesError::TooMany`].
+    /// [`ImagesError::TooMany`]; what cannot be built.
     pub async fn create_image(&self, request: ImageRequest) -> Result<ImageInfo, NodeError> {
+        let plan = Plan::read(&request.from)?;
         let node = self.clone();
         self.owned(async move {
             let image = node
@@ -75,7 +79,7 @@ impl Node {
                 .await?;
             let log = node.inner.new_log(&image.id);
             let (task, id) = (node.clone(), image.id.clone());
-            tokio::spawn(async move { make(&task, &id, request, &log).await });
+            tokio::spawn(async move { make(&task, &id, request, plan, &log).await });
             Ok(node.inner.image_info(&image))
         })
         .await
@@ -112,7 +116,7 @@ fn queued(all: &[Image], request: &ImageRequest) -> Image {
     }
 }
 
-async fn make(node: &Node, id: &str, request: ImageRequest, log: &Arc<Log>) {
+async fn make(node: &Node, id: &str, request: ImageRequest, plan: Option<Plan>, log: &Arc<Log>) {
     let inner = &node.inner;
     let dir = inner.incoming_dir(id);
     let made = async {
@@ -129,7 +133,10 @@ async fn make(node: &Node, id: &str, request: ImageRequest, log: &Arc<Log>) {
             })
         })
         .await?;
-        let made = from(node, &request, &dir, log).await?;
+        let made = match &plan {
+            Some(plan) => build::build(node, id, &request, plan, &dir, log).await?,
+            None => from(node, &request, &dir, log).await?,
+        };
         finish(inner, id, &request, made).await
     }
     .await;
@@ -146,6 +153,10 @@ async fn make(node: &Node, id: &str, request: ImageRequest, log: &Arc<Log>) {
     }
     let _ = tokio::fs::remove_dir_all(&dir).await;
     inner.sweep_chunks().await;
+    // What a failure has left of layers; and sandboxes of a build that have gone meanwhile.
+    if let Err(error) = collect(inner).await {
+        tracing::warn!(%error, "layers of images stay until the next collection");
+    }
     log.end();
 }
 
@@ -177,7 +188,9 @@ async fn from(node: &Node, request: &ImageRequest, dir: &Path, log: &Arc<Log>) -
     match &request.from {
         ImageFrom::Archive(archive) => import(node, archive, dir, log).await,
         ImageFrom::Reference(reference) => pull(node, reference, dir, log).await,
-        _ => Err(NodeError::Unavailable { what: "builder".into(), hint: "import an archive" }),
+        ImageFrom::Dockerfile(_) | ImageFrom::Recipe(_) => {
+            Err(ImagesError::Build { problem: "there is no plan".into() }.into())
+        }
     }
 }
 
@@ -210,14 +223,14 @@ async fn import(node: &Node, archive: &ArchiveRef, dir: &Path, log: &Arc<Log>) -
             }
         };
         chunks::forget(inner, &archive);
-        Ok(Made { identity: chain.identity, links: chain.links, config })
+        Ok(Made { identity: chain.identity, links: chain.links, config, key: None })
     })
     .await
 }
 
 /// Sees that a sandbox can stand on it, and writes down that it is ready.
 async fn finish(inner: &Inner, id: &str, request: &ImageRequest, made: Made) -> Result<(), NodeError> {
-    let Made { identity, links, config } = made;
+    let Made { identity, links, config, key } = made;
     let mut defaults = defaults(&config);
     defaults.env.extend(request.env.clone());
     with_own_programs(&mut defaults.env);
@@ -238,6 +251,7 @@ async fn finish(inner: &Inner, id: &str, request: &ImageRequest, made: Made) -> 
                 image.identity = Some(identity);
                 image.links = links;
                 image.config = config;
+                image.key = key;
                 image.defaults = defaults;
                 image.size_bytes = Some(size);
                 image.start = request.start.clone().flatten();

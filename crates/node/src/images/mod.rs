@@ -6,13 +6,14 @@
 //! its files by an *identity* (see `branchbox_layers::images`); sandboxes and snapshots keep that, not the record, so an
 //! image can be deleted under them, and its layers go when nobody stands on them any more ([`collect`]).
 
+mod build;
 mod chunks;
 mod collect;
 mod log;
 mod make;
 mod pull;
 
-pub(crate) use collect::{collect, collect_after, forget_incoming};
+pub(crate) use collect::{collect, collect_after, forget_builds, forget_incoming};
 
 use crate::error::NodeError;
 use crate::node::{Inner, Node, blocking, storage};
@@ -80,6 +81,12 @@ pub enum ImagesError {
         /// Which registry, and why.
         problem: String,
     },
+    /// A build came to no end.
+    #[error("{problem}")]
+    Build {
+        /// Which step, and why.
+        problem: String,
+    },
     /// The catalog's images make no sense.
     #[error("the images in the catalog cannot be read: {problem}")]
     Records {
@@ -104,7 +111,7 @@ impl Coded for ImagesError {
             Self::BuiltIn { .. } | Self::Nameless { .. } => Code::InvalidRequest,
             Self::TooMany { .. } => Code::QuotaExceeded,
             Self::Chunks { .. } => Code::UploadIncomplete,
-            Self::Registry { .. } => Code::ImageBuildFailed,
+            Self::Registry { .. } | Self::Build { .. } => Code::ImageBuildFailed,
             Self::Records { .. } => Code::InternalError,
         }
     }
@@ -121,6 +128,7 @@ impl Coded for ImagesError {
             Self::TooMany { .. } => "delete some that are not needed",
             Self::Chunks { .. } => "ask images/context/missing what is not there, send it, and try again",
             Self::Registry { .. } => "check the reference, and that the registry can be reached from the node",
+            Self::Build { .. } => "the image's log says what came before",
             Self::Records { .. } => "restore the catalog from a copy",
         };
         Some(text.into())

@@ -58,7 +58,7 @@ pub(super) async fn pull(node: &Node, text: &str, dir: &Path, log: &Arc<Log>) ->
         let layers = archive::pair(files, archive::diff_ids(&pulled.config).map_err(unfit)?).map_err(unfit)?;
         log.say("build", &format!("unpacking {} layers of {}", layers.len(), pulled.manifest_digest));
         let chain = inner.pool()?.unpack_layers(&layers, stop).map_err(unfit)?;
-        Ok(Made { identity: chain.identity, links: chain.links, config: config_of(&pulled.config) })
+        Ok(Made { identity: chain.identity, links: chain.links, config: config_of(&pulled.config), key: None })
     })
     .await;
     watcher.abort();
