@@ -28,7 +28,9 @@ const SAID_BYTES_MAX: usize = 2000;
 /// Marks the commands that unpack, and those that pack.
 const UNPACK: &str = "unpack";
 const PACK: &str = "pack";
-/// `tar` saw a file change while it read it; the archive is whole.
+/// Packs with GNU's `tar`, for which paths to leave out are no patterns, or with another one, whose every failure is one.
+const PACKING: &str = "if tar --version 2>/dev/null | grep -q GNU; then exec tar --anchored --no-wildcards \"$@\"; fi; tar \"$@\" || exit 2";
+/// GNU's `tar` saw a file change while it read it; the archive is whole.
 const CHANGED: i32 = 1;
 const SIGKILL: i32 = 9;
 
@@ -136,11 +138,9 @@ impl Node {
             return Err(SpecError { field: "exclude", problem }.into());
         }
         self.check_folder(id, &pack.path, pack.user).await?;
-        let mut argv =
-            ["tar", if pack.gzip { "-czf" } else { "-cf" }, "-", "-C", &pack.path].map(str::to_owned).to_vec();
-        if !pack.excludes.is_empty() {
-            argv.extend(["--anchored", "--no-wildcards"].map(str::to_owned));
-        }
+        let mut argv = ["sh", "-c", PACKING, "tar", "-C", &pack.path, if pack.gzip { "-czf" } else { "-cf" }, "-"]
+            .map(str::to_owned)
+            .to_vec();
         argv.extend(pack.excludes.iter().map(|path| format!("--exclude=./{}", path.trim_matches('/'))));
         match pack.names.as_slice() {
             [] => argv.push(".".to_owned()),

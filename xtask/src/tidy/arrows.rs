@@ -11,7 +11,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("dev", &["xtask", "branchbox-bench", "branchbox-testkit"]),
     ("edges", &["branchbox", "branchbox-cli", "branchbox-server", "branchbox-client"]),
     ("compose", &["branchbox-node", "branchbox-keeper", "branchbox-guest"]),
-    ("capability", &["branchbox-engine", "branchbox-jail", "branchbox-layers", "branchbox-registry"]),
+    ("capability", &["branchbox-engine", "branchbox-jail", "branchbox-layers", "branchbox-registry", "branchbox-dockerfile"]),
     ("mechanism", &["branchbox-sys", "branchbox-catalog"]),
     ("pure", &["branchbox-protocol", "branchbox-snapshot", "branchbox-api", "branchbox-model"]),
 ];

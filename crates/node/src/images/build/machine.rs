@@ -25,6 +25,8 @@ const PIECE_BYTES: usize = 256 * 1024;
 const PIECES: usize = 4;
 /// Where a script of a heredoc lies while it runs.
 const SCRIPT: &str = "/tmp/.branchbox-build";
+/// Names in a root folder.
+const ROOT_NAMES_MAX: u32 = 1000;
 const ROOT: (u32, u32) = (0, 0);
 /// Unpacks at the root. A folder of the archive that is a link in the image (`/lib`) stays one where `tar` can do that.
 const UNPACK: &str =
@@ -213,6 +215,15 @@ impl Builder<'_> {
         }
     }
 
+    /// What is in the root folder but for what the kernel shows there, which is no content of an image.
+    pub(super) async fn root_names(&self, sandbox: &str) -> Result<Vec<String>, NodeError> {
+        let guest = self.node.guest(sandbox).await?;
+        let op = FileOp::List { path: "/".into(), depth: 1, hidden: true, glob: None, limit: ROOT_NAMES_MAX };
+        let FileReply::Entries { entries, .. } = guest.file(ROOT, op).await? else { return Err(guest.wrong_reply()) };
+        let names = entries.into_iter().map(|entry| entry.name);
+        Ok(names.filter(|name| !["proc", "sys", "dev", "run"].contains(&name.as_str())).collect())
+    }
+
     /// A small file, or nothing where there is none.
     async fn text(&self, sandbox: &str, path: &str) -> Result<String, NodeError> {
         let guest = self.node.guest(sandbox).await?;
@@ -238,10 +249,7 @@ impl Builder<'_> {
         let (archive, files, packing) = match origin {
             Origin::Context { archive, files } => (archive, files, None),
             Origin::Folder { sandbox, path, names } => {
-                // What the kernel shows is no content of an image.
-                let kernels: &[&str] = if path == "/" { &["proc", "sys", "dev", "run"] } else { &[] };
-                let excludes = kernels.iter().map(|name| (*name).to_owned()).collect();
-                let pack = Pack { path, gzip: false, user: User::Root, excludes, names };
+                let pack = Pack { path, gzip: false, user: User::Root, excludes: Vec::new(), names };
                 (None, Vec::new(), Some(self.node.pack(&sandbox, pack).await?))
             }
         };

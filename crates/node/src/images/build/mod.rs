@@ -32,6 +32,8 @@ use std::time::Duration;
 const SECONDS_DEFAULT: u32 = 3600;
 /// Changes when an equal build would give something else than before.
 const BUILDER: &str = "branchbox build 1";
+/// Where programs are looked for when an image does not say.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const IGNORE_FILE: &str = ".dockerignore";
 
 fn failed(problem: impl Into<String>) -> NodeError {
@@ -221,7 +223,9 @@ impl Builder<'_> {
     async fn ground(&self, name: &str) -> Result<Ground, NodeError> {
         let read = |config: &serde_json::Value| {
             let text = if config.is_null() { "{}".into() } else { config.to_string() };
-            Config::from_oci(text.as_bytes()).map_err(|error| failed(format!("{name}: {error}")))
+            let mut config = Config::from_oci(text.as_bytes()).map_err(|error| failed(format!("{name}: {error}")))?;
+            config.env.entry("PATH".into()).or_insert_with(|| PATH.into());
+            Ok::<_, NodeError>(config)
         };
         match self.node.inner.image_record(name) {
             Ok(image) => {
@@ -363,22 +367,17 @@ impl Builder<'_> {
         self.remove(&source).await
     }
 
-    /// The smallest folder that holds all that is copied, and the names in it if they are known.
+    /// The smallest folder that holds all that is copied, and the names in it if not all of them are needed.
     async fn origin(&self, sandbox: &str, text: &str) -> Result<(String, Vec<String>), NodeError> {
         let parent = parent_of(text);
-        if !Glob::new(text).map_err(failed)?.is_literal() {
-            return Ok((parent, Vec::new()));
+        let name = text.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+        if Glob::new(text).map_err(failed)?.is_literal() && !matches!(name, "" | "." | "..") {
+            let whole = format!("{}/{name}", parent.trim_end_matches('/'));
+            let is_folder = self.is_folder(sandbox, &whole).await?;
+            return Ok(if is_folder { (whole, Vec::new()) } else { (parent, vec![name.to_owned()]) });
         }
-        let Some(name) = text.trim_end_matches('/').rsplit('/').next().filter(|name| !matches!(*name, "" | "." | ".."))
-        else {
-            return Ok((parent, Vec::new()));
-        };
-        let whole = format!("{}/{name}", parent.trim_end_matches('/'));
-        if self.is_folder(sandbox, &whole).await? {
-            Ok((whole, Vec::new()))
-        } else {
-            Ok((parent, vec![name.to_owned()]))
-        }
+        let names = if parent == "/" { self.root_names(sandbox).await? } else { Vec::new() };
+        Ok((parent, names))
     }
 
     async fn put_in_place(&self, sandbox: &str, selection: Selection, origin: Origin) -> Result<(), NodeError> {
