@@ -98,6 +98,26 @@ def test_an_image_is_pulled_from_a_registry(node, registry):
     assert json.loads(nobody.stderr)["error"]["code"] == "image_build_failed"
 
 
+def test_a_folder_is_built_upon_an_image_of_a_registry(node, registry, tmp_path):
+    registry.push("base/box", "3", [busybox(), MARK], Env=["FROM_BASE=yes"])
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/main.sh").write_text("echo $FROM_BASE $BUILT\n")
+    (tmp_path / "skip.tmp").write_text("-")
+    (tmp_path / ".dockerignore").write_text("*.tmp\n")
+    (tmp_path / "Dockerfile").write_text(f"FROM {registry.host}/base/box:3 AS one\nARG WHO\nENV BUILT=by-$WHO\nCOPY . /app/\nRUN echo seen in the log\n"
+                                         "FROM one\nRUN exit 4\n")
+    words = ["build", str(tmp_path), "--name", "built", "--tag", "1", "--target", "one", "--build-arg", "WHO=me"]
+    ran = node.cli("images", *words)
+    assert "seen in the log" in ran.stderr and "COPY . /app/" in ran.stderr
+    assert in_image(node, "built:1", "ls -A /app; sh /app/src/main.sh; cat /mark") == ".dockerignore\nDockerfile\nsrc\nyes by-me\nfrom a layer\n"
+    again = node.cli("images", *words)
+    assert ran.stdout.strip() in again.stderr, "nothing has changed, so nothing is built"
+    failed = node.cli("images", "build", str(tmp_path), check=False)
+    assert failed.returncode == 1 and "line 7: `RUN exit 4` ended with 4" in failed.stderr
+    for version in ("built@1", "built@2"):
+        node.cli("images", "rm", version)
+
+
 def test_images_are_listed_and_tagged(node, tmp_path):
     (tmp_path / "root.tar").write_bytes(busybox())
     image = node.cli("images", "import", str(tmp_path / "root.tar"), "--name", "listed").stdout.strip()

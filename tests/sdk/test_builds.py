@@ -156,6 +156,33 @@ def test_a_recipe(node, runtime, base):
     assert "apt-get" in ended["error"], "a base without apt-get cannot install"
 
 
+def test_what_an_image_runs_is_there_at_the_create(node, runtime, base):
+    serve = "mkdir -p /tmp/w && echo hi > /tmp/w/index.html && exec httpd -f -p 8080 -h /tmp/w"
+    made(node, build(node, f"FROM base\nUSER 33\nHEALTHCHECK CMD wget -qO- 127.0.0.1:8080\nCMD {serve}", name="web"))
+    with runtime.sandboxes.create(image="web") as sandbox:
+        start = sandbox.info["start"]
+        assert start["state"] == "ready" and start["readyMs"] > 0
+        assert sandbox.process(start["processId"]).state == "running"
+        assert sandbox.exec("wget -qO- 127.0.0.1:8080; stat -c %u /tmp/w").stdout == "hi\n33\n"
+        copy = sandbox.fork()
+        assert copy.exec("wget -qO- 127.0.0.1:8080").stdout == "hi\n" and copy.info.get("start") is None
+        copy.delete()
+    said = {"command": "echo $A > /tmp/said; exec sleep 1000", "readyPort": 1, "readyTimeoutSeconds": 1}
+    for text, fields, expected in [
+        ("FROM web", {"start": None}, None), ("FROM web", {"start": said, "env": {"A": "b"}}, "timeout"),
+        ("FROM base\nCMD [\"sleep\", \"1000\"]", {}, "started"), ("FROM base\nCMD sh", {}, "started"), ("FROM base\nCMD [\"/bin/sh\"]", {}, None),
+        ("FROM base\nHEALTHCHECK CMD false\nCMD exit 3", {}, "exited"),
+    ]:
+        image = made(node, build(node, text, **fields))
+        with runtime.sandboxes.create(image=image["id"]) as sandbox:
+            start = sandbox.info.get("start") or {}
+            assert start.get("state") == expected, (text, start)
+            if expected == "timeout":
+                assert sandbox.exec("cat /tmp/said; stat -c %u /tmp/said").stdout == "b\n1000\n"
+            if expected == "exited":
+                assert start["exitCode"] == 3
+
+
 @pytest.mark.parametrize("text, field, line", [
     ("RUN x", "dockerfile", 1), ("FROM base\nFOO x", "dockerfile", 2), ("FROM base\nONBUILD RUN x", "dockerfile", 2),
     ("FROM base\nRUN --mount=type=secret,id=x cat", "dockerfile", 2), ("", "dockerfile", None),

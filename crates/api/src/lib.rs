@@ -57,7 +57,7 @@ pub use preview::{
 pub use rules::{name_schema, path_schema, relative_path_schema};
 pub use sandbox::{
     CreateRequest, DeletedSandbox, ExtendRequest, ForkAnswer, ForkRequest, OnTimeout, RetentionRequest, SandboxInfo,
-    UpdateRequest, WakeRequest,
+    StartState, Started, UpdateRequest, WakeRequest,
 };
 pub use snapshot::{Durability, ExtendSnapshotRequest, Shape, SnapshotInfo, SnapshotRequest, UpdateSnapshotRequest};
 pub use socket::{SocketEvent, parse_resize};

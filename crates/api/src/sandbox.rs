@@ -390,6 +390,39 @@ pub struct SandboxInfo {
     pub timings: Option<Timings>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Note>,
+    /// On a create from an image that runs something.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<Started>,
+}
+
+/// Where what an image runs has got to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StartState {
+    /// It runs, and does not say when it is ready.
+    Started,
+    /// It runs and is ready.
+    Ready,
+    /// It runs and was not ready in time.
+    Timeout,
+    /// It ended before it was ready.
+    Exited,
+    /// It could not be started.
+    NotRunning,
+}
+
+/// What became of what an image runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the fields are the wire contract's, explained there")]
+pub struct Started {
+    pub state: StartState,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_ms: Option<u64>,
 }
 
 /// The answer to a delete.

@@ -3,6 +3,7 @@
 use crate::clients::GuestClient;
 use crate::config::RootExtras;
 use crate::error::NodeError;
+use crate::images::ToStart;
 use crate::info::{self, settings};
 use crate::keeper_process;
 use crate::lifecycle;
@@ -43,6 +44,8 @@ pub(crate) struct Base {
     pub image: String,
     /// Its files, without an upper.
     pub root: RootSpec,
+    /// What it runs.
+    pub start: Option<ToStart>,
 }
 
 impl Node {
@@ -110,18 +113,28 @@ impl Node {
                     Some(base) => Some(base),
                     None => node.base_to_start_from(&request, snapshot.is_some()).await?,
                 };
+                let to_start = base.as_ref().and_then(|base| base.start.clone());
                 let (record, origin) = plan(&node.inner, request, extras, snapshot, base)?;
                 let (live, slot) = node.inner.add(record).await?;
                 let (inner, launching) = (Arc::clone(&node.inner), Arc::clone(&live));
-                let launched = tokio::spawn(async move { launch(&inner, &launching, slot, &origin).await });
+                let starter = node.clone();
+                let launched = tokio::spawn(async move {
+                    let running = launch(&inner, &launching, slot, &origin).await?;
+                    let started = match to_start {
+                        Some(what) => Some(starter.start_image(launching.id.as_str(), &what).await),
+                        None => None,
+                    };
+                    Ok::<_, NodeError>((running, started))
+                });
                 Ok((live, launched))
             })
             .await?;
         let mut info = match tokio::time::timeout(wait, &mut launched).await {
             Ok(Ok(running)) => {
-                let running = running?;
+                let (running, started) = running?;
                 let mut info = info::sandbox(&live.record());
                 info.notes = info::notes(running.notes);
+                info.start = started;
                 info
             }
             Ok(Err(_)) => return Err(NodeError::CutOff),
@@ -169,7 +182,7 @@ impl Node {
         }
         let image = self.inner.image_record(request.image.as_deref().unwrap_or(HOST))?;
         let root = self.inner.root_on(image.identity()?, image.defaults().clone(), PathBuf::new()).await?;
-        Ok(Some(Base { image: image.shown(), root }))
+        Ok(Some(Base { image: image.shown(), root, start: image.to_start() }))
     }
 }
 
@@ -202,7 +215,7 @@ fn plan(
     let upper = inner.pool()?.upper_path(&id);
     let (image, mut root) = match (&snapshot, base) {
         (Some(snapshot), _) => (None, snapshot.detail.root.clone()),
-        (None, Some(Base { image, root })) => (Some(image), root),
+        (None, Some(Base { image, root, .. })) => (Some(image), root),
         (None, None) => return Err(NodeError::NoImage { name: HOST.into() }),
     };
     root.upper = upper;

@@ -128,6 +128,7 @@ pub(crate) fn sandbox(record: &SandboxRecord) -> SandboxInfo {
         reused: false,
         timings: None,
         notes: Vec::new(),
+        start: None,
     }
 }
 

@@ -11,9 +11,9 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("dev", &["xtask", "branchbox-bench", "branchbox-testkit"]),
     ("edges", &["branchbox", "branchbox-cli", "branchbox-server", "branchbox-client"]),
     ("compose", &["branchbox-node", "branchbox-keeper", "branchbox-guest"]),
-    ("capability", &["branchbox-engine", "branchbox-jail", "branchbox-layers", "branchbox-registry", "branchbox-dockerfile"]),
+    ("capability", &["branchbox-engine", "branchbox-jail", "branchbox-layers", "branchbox-registry"]),
     ("mechanism", &["branchbox-sys", "branchbox-catalog"]),
-    ("pure", &["branchbox-protocol", "branchbox-snapshot", "branchbox-api", "branchbox-model"]),
+    ("pure", &["branchbox-protocol", "branchbox-snapshot", "branchbox-api", "branchbox-dockerfile", "branchbox-model"]),
 ];
 
 /// Arrows inside one layer, user first.

@@ -2,7 +2,9 @@
 
 use super::build::{self, Plan};
 use super::pull::pull;
-use super::{IMAGES_MAX, Image, ImagesError, chunks, collect, give_tags, image_error, log::Log, with_own_programs};
+use super::{
+    IMAGES_MAX, Image, ImagesError, chunks, collect, give_tags, image_error, log::Log, start, with_own_programs,
+};
 use crate::error::NodeError;
 use crate::node::{Inner, Node, blocking};
 use branchbox_api::image::{ArchiveRef, ImageFrom};
@@ -109,6 +111,7 @@ fn queued(all: &[Image], request: &ImageRequest) -> Image {
         size_bytes: None,
         defaults: ImageDefaults::default(),
         start: None,
+        start_user: None,
         kind: kind.into(),
         reference,
         key: None,
@@ -254,7 +257,10 @@ async fn finish(inner: &Inner, id: &str, request: &ImageRequest, made: Made) -> 
                 image.key = key;
                 image.defaults = defaults;
                 image.size_bytes = Some(size);
-                image.start = request.start.clone().flatten();
+                (image.start, image.start_user) = match &request.start {
+                    Some(start) => (start.clone(), None),
+                    None => start::of_config(&image.config).unzip(),
+                };
             }
             if let Some(name) = &request.name {
                 give_tags(all, id, name, &request.tags);

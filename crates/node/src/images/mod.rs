@@ -12,8 +12,11 @@ mod collect;
 mod log;
 mod make;
 mod pull;
+mod start;
+mod users;
 
 pub(crate) use collect::{collect, collect_after, forget_builds, forget_incoming};
+pub(crate) use start::ToStart;
 
 use crate::error::NodeError;
 use crate::node::{Inner, Node, blocking, storage};
@@ -161,6 +164,9 @@ pub(crate) struct Image {
     size_bytes: Option<u64>,
     defaults: ImageDefaults,
     start: Option<ImageStart>,
+    /// Who runs it, where it is the image's own.
+    #[serde(default)]
+    start_user: Option<String>,
     kind: String,
     reference: Option<String>,
     /// Of what it was made from, for a later build of the same.
@@ -234,6 +240,7 @@ fn host(inner: &Inner) -> Image {
         size_bytes: Some(0),
         defaults: ImageDefaults::default(),
         start: None,
+        start_user: None,
         kind: HOST.into(),
         reference: None,
         key: None,

@@ -6,7 +6,6 @@ use crate::archives::{Pack, feed, finish};
 use crate::create::Base;
 use crate::error::NodeError;
 use crate::exec::Process;
-use crate::files;
 use branchbox_api::{CreateRequest, InputRequest, StreamEvent};
 use branchbox_model::User;
 use branchbox_protocol::guest::{FileKind, FileOp, FileReply, SpawnSpec, Stdin};
@@ -139,7 +138,7 @@ impl Builder<'_> {
     pub(super) async fn start(&mut self, identity: &str) -> Result<String, NodeError> {
         let root =
             self.node.inner.root_on(identity, branchbox_model::ImageDefaults::default(), std::path::PathBuf::new());
-        let base = Base { image: self.id.to_owned(), root: root.await? };
+        let base = Base { image: self.id.to_owned(), root: root.await?, start: None };
         let limits = self.request.build;
         let request = CreateRequest {
             labels: Some(BTreeMap::from([(LABEL.to_owned(), self.id.to_owned())])),
@@ -224,22 +223,10 @@ impl Builder<'_> {
         Ok(names.filter(|name| !["proc", "sys", "dev", "run"].contains(&name.as_str())).collect())
     }
 
-    /// A small file, or nothing where there is none.
-    async fn text(&self, sandbox: &str, path: &str) -> Result<String, NodeError> {
-        let guest = self.node.guest(sandbox).await?;
-        match files::read(&guest, path, 0).await {
-            Ok((bytes, _)) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
-            Err(NodeError::Guest(_)) => Ok(String::new()),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Uid and gid of `name`, `id`, `name:group`, `id:group`.
     pub(super) async fn owner(&self, sandbox: &str, text: &str) -> Result<(u32, u32), NodeError> {
-        let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
-        let users = self.text(sandbox, "/etc/passwd").await?;
-        let groups = self.text(sandbox, "/etc/group").await?;
-        resolve(user, group, &users, &groups).ok_or_else(|| failed(format!("the image has no user or group `{text}`")))
+        let found = self.node.owner_in(sandbox, text).await?;
+        found.ok_or_else(|| failed(format!("the image has no user or group `{text}`")))
     }
 
     /// Copies: what is chosen of `origin` goes as one archive into the sandbox.
@@ -311,42 +298,9 @@ impl Builder<'_> {
     }
 }
 
-/// From the lines of the image's own files (passwd(5), group(5)).
-fn resolve(user: &str, group: Option<&str>, users: &str, groups: &str) -> Option<(u32, u32)> {
-    let fields = |line: &str| line.split(':').map(str::to_owned).collect::<Vec<_>>();
-    let number = |fields: &[String], at: usize| fields.get(at)?.parse::<u32>().ok();
-    let row = users.lines().map(fields).find(|row| row.first().is_some_and(|name| name == user));
-    let by_id = || users.lines().map(fields).find(|row| row.get(2).is_some_and(|id| id == user));
-    let (uid, own) = match (&row, user.parse::<u32>()) {
-        (Some(row), _) => (number(row, 2)?, number(row, 3)?),
-        (None, Ok(uid)) => (uid, by_id().and_then(|row| number(&row, 3)).unwrap_or(0)),
-        (None, Err(_)) => return None,
-    };
-    let Some(group) = group else { return Some((uid, own)) };
-    let row = groups.lines().map(fields).find(|row| row.first().is_some_and(|name| name == group));
-    let gid = row.map_or_else(|| group.parse().ok(), |row| number(&row, 2))?;
-    Some((uid, gid))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn owners_are_the_images_own() {
-        let (users, groups) = ("root:x:0:0::/root:/bin/sh\nme:x:1000:1001::/:/bin/sh\n", "us:x:7:\n");
-        for (user, group, expected) in [
-            ("me", None, Some((1000, 1001))),
-            ("me", Some("us"), Some((1000, 7))),
-            ("1000", None, Some((1000, 1001))),
-            ("5", None, Some((5, 0))),
-            ("5", Some("9"), Some((5, 9))),
-            ("nobody", None, None),
-            ("me", Some("none"), None),
-        ] {
-            assert_eq!(resolve(user, group, users, groups), expected, "{user} {group:?}");
-        }
-    }
 
     #[test]
     fn output_becomes_lines() {
