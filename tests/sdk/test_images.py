@@ -50,6 +50,24 @@ def test_a_root_filesystem_runs(node, runtime, small):
         assert fresh.exec("cat /etc/motd").stdout == "hello from the image\n"
 
 
+def test_the_host_image_is_found_by_every_name_it_has(runtime):
+    [image] = runtime.images.list(name="host").to_list()
+    assert (image["state"], image["tags"], image["workdir"]) == ("ready", ["latest"], "/workspace")
+    for ref in ("host", "host:latest", "host@1", image["id"], image["source"]["identity"]):
+        assert runtime.images.resolve(ref)["id"] == image["id"]
+        with runtime.sandboxes.create(image=ref) as sandbox:
+            assert sandbox.info["image"] == "host"
+    assert runtime.images.get(image["id"])["name"] == "host"
+
+
+@pytest.mark.parametrize("ref", ["debian", "host:old", "host@2", "00000000-0000-4000-8000-000000000000", "a/b:c"])
+def test_what_is_not_there_is_not_found(runtime, ref):
+    for look in (lambda: runtime.images.resolve(ref), lambda: runtime.sandboxes.create(image=ref)):
+        with pytest.raises(NotFoundError) as missing:
+            look()
+        assert missing.value.code == "image_not_found"
+
+
 def lower():
     return tar_of([
         ("etc", None, {}), ("etc/kept", b"kept", {"mode": 0o640, "uid": 33, "gid": 7, "mtime": 1_000_000_000}),
