@@ -64,6 +64,15 @@ PROGRAMS = {
     "a directory's time beside a deleted file": (
         "import os\nos.makedirs('/workspace/dated',exist_ok=True); f=open('/workspace/dated/f','w+'); f.write('x'); f.flush(); os.unlink('/workspace/dated/f'); os.utime('/workspace/dated',(1e9,1e9))",
         "print(int(os.stat('/workspace/dated').st_mtime), f.seek(0), f.read())", "1000000000 0 x"),
+    "inotify with watches of files and folders, some renamed and some in the image": (
+        "import ctypes,os,struct,re\nl=ctypes.CDLL(None)\nfor d in ['w/deep','w2','old']: os.makedirs('/workspace/'+d)\nopen('/workspace/w/deep/f','w').close()\n"
+        "f=l.inotify_init1(0o4000)\nadd=lambda p,m=0x3c2: l.inotify_add_watch(f,p.encode(),m)\n"
+        "numbers=[add(p) for p in ['/workspace/w','/workspace/w/deep/f','/workspace/old','/usr/bin','/etc','/workspace/w2','/']]\n"
+        "l.inotify_rm_watch(f,3); os.read(f,4096); os.rename('/workspace/w2','/workspace/renamed')\n"
+        "def events():\n  b=os.read(f,9999)\n  while b:\n    w,m,_,n=struct.unpack('iIII',b[:16]); yield w,m,b[16:16+n].rstrip(b'\\0').decode(); b=b[16+n:]",
+        "open('/workspace/w/deep/f','a').write('x'); os.mkdir('/workspace/w/new'); open('/workspace/renamed/z','w').close()\n"
+        "print(numbers, list(events()), re.findall('wd:(\\w+)',open(f'/proc/self/fdinfo/{f}').read()), add('/workspace/w/deep'))",
+        "[1, 2, 3, 4, 5, 6, 7] [(2, 2, ''), (1, 1073742080, 'new'), (6, 256, 'z')] ['7', '6', '5', '4', '2', '1'] 8"),
     "a program's own seccomp filter": (
         "import ctypes,os,struct\nl=ctypes.CDLL(None,use_errno=True)\ncode=struct.pack('HBBI'*4, 0x20,0,0,0, 0x15,0,1,63, 0x06,0,0,0x50000|99, 0x06,0,0,0x7fff0000)\n"
         "b=ctypes.create_string_buffer(code); prog=struct.pack('HxxxxxxQ',4,ctypes.addressof(b)); l.prctl(38,1,0,0,0); l.prctl(22,2,prog)",
@@ -88,7 +97,10 @@ def test_is_the_same_in_source_and_copy(sandbox, name):
 
 REFUSED = {
     "SysV semaphores": ("import ctypes\nctypes.CDLL(None).semget(77,1,0o1600)", "SysV semaphores"),
-    "an inotify": ("import ctypes\nctypes.CDLL(None).inotify_init()", "anon_inode:inotify"),
+    "an inotify whose events nobody reads": (
+        "import ctypes,os\nl=ctypes.CDLL(None); f=l.inotify_init(); l.inotify_add_watch(f,b'/workspace',0x100); os.mkdir('/workspace/x')", "events that nobody has read"),
+    "an inotify of what the kernel shows": (
+        "import ctypes\nl=ctypes.CDLL(None); l.inotify_add_watch(l.inotify_init(),b'/sys/kernel',0x100)", "on no disk of the sandbox"),
     "a message that carries a descriptor": (
         "import socket\na,b=socket.socketpair(); socket.send_fds(a,[b'x'],[0])", "descriptors are in flight"),
     "a membership of a multicast group": (

@@ -39,6 +39,8 @@ PROGRAMS = {
     "node timers and workers": ("exec node -e 'const {Worker}=require(\"worker_threads\");const w=new Worker(\"const p=require(`worker_threads`).parentPort;"
                                 "let s=0;p.on(`message`,n=>{s+=n;p.postMessage(s)})\",{eval:true});w.on(\"message\",n=>console.log(n));setInterval(()=>{},50);"
                                 "let b=``;process.stdin.on(\"data\",d=>{b+=d;const l=b.split(`\\n`);b=l.pop();for(const x of l)w.postMessage(parseInt(x))})'", "2\n", "42\n", "40\n"),
+    "node watching a folder": ("mkdir -p /workspace/d && exec node -e 'const fs=require(\"fs\");fs.watch(\"/workspace/d\",(e,n)=>console.log(\"seen \"+n));"
+                               "process.stdin.on(\"data\",d=>fs.writeFileSync(\"/workspace/d/\"+String(d).trim(),\"x\"))'", "file42\n", "seen file42\n", "first\n"),
     "a pager on a fifo": ("cd /workspace && mkfifo p && (sleep 1000 > p & exec cat p | wc -c) & read a; read b; echo $((a + b))", "2\n", "42\n", "40\n"),
     "busy loop": ("exec python3 -uc \"import sys,threading\nn=0\ndef spin():\n  global n\n  while True: n+=1\nthreading.Thread(target=spin,daemon=True).start()\n"
                   "s=0\nfor l in sys.stdin: s+=int(l); print(s)\"", "2\n", "42\n", "40\n"),

@@ -17,8 +17,8 @@ pub use file::{
 };
 pub use machine::{Blob, ClockOffsets, Clocks, Host, Machine, Note};
 pub use object::{
-    EpollWatch, FileObject, Ghost, Lock, Object, ObjectId, ObjectKind, Pipe, PipeEnd, SharedMemory, SocketOption,
-    TcpSocket, TcpState, UdpSocket, UnixKind, UnixMessage, UnixSocket, UnixState,
+    EpollWatch, FileObject, Ghost, InotifyWatch, Lock, Object, ObjectId, ObjectKind, Pipe, PipeEnd, SharedMemory,
+    SocketOption, TcpSocket, TcpState, UdpSocket, UnixKind, UnixMessage, UnixSocket, UnixState,
 };
 pub use process::{
     Backing, Credentials, Extent, FdSlot, Life, Mapping, MemoryLayout, PosixLock, PosixTimer, Process, Restart,

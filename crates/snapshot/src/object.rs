@@ -55,6 +55,8 @@ pub enum ObjectKind {
     Tcp(Box<TcpSocket>),
     /// UDP socket.
     Udp(Box<UdpSocket>),
+    /// inotify(7); watches from the lowest number up.
+    Inotify { watches: Vec<InotifyWatch> },
 }
 
 /// A file by path.
@@ -141,6 +143,17 @@ pub struct EpollWatch {
     pub events: u32,
     /// The program's own data.
     pub data: u64,
+}
+
+/// One watch of an inotify.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InotifyWatch {
+    /// Its number.
+    pub number: i32,
+    /// Events, with their behaviour bits.
+    pub mask: u32,
+    /// Absolute path inside the sandbox, raw bytes.
+    pub path: Vec<u8>,
 }
 
 /// A socket option that is not as a new socket has it.

@@ -11,6 +11,7 @@
 mod calls;
 mod describe;
 mod files;
+mod inotify;
 mod memory;
 mod objects;
 mod sockets;

@@ -2,7 +2,7 @@
 
 use super::files::{self, Handle, Saved, file_object, save_content};
 use super::memory::identity;
-use super::{Context, Member, sockets, tree};
+use super::{Context, Member, inotify, sockets, tree};
 use crate::error::CaptureError;
 use crate::procfs;
 use branchbox_snapshot::{
@@ -252,6 +252,7 @@ impl Registry {
     fn anonymous(&mut self, context: &Context<'_>, entry: &Entry, name: &[u8]) -> Result<ObjectKind, CaptureError> {
         let number = |key: &str| entry.value(key).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
         match name {
+            b"inotify" => Ok(ObjectKind::Inotify { watches: inotify::watches(context, entry)? }),
             b"[eventfd]" => Ok(ObjectKind::Event {
                 count: entry.value("eventfd-count").and_then(|text| u64::from_str_radix(text, 16).ok()).unwrap_or(0),
                 semaphore: number("eventfd-semaphore") == 1,

@@ -284,6 +284,8 @@ fn event_descriptor(kind: &ObjectKind, flags: i32) -> Result<Option<OwnedFd>, St
         }
         ObjectKind::Epoll { .. } => rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC)
             .map_err(|errno| failed(errno.into()))?,
+        // Its watches come last: what a restore does to files is no event.
+        ObjectKind::Inotify { .. } => branchbox_sys::inotify::make().map_err(failed)?,
         _ => return Ok(None),
     };
     if nonblocking {

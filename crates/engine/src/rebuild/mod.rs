@@ -12,8 +12,8 @@ mod files;
 mod maker;
 mod sockets;
 
-use branchbox_snapshot::{Ghost, Object, ObjectKind, Pipe, SharedMemory};
-use branchbox_sys::region;
+use branchbox_snapshot::{Ghost, InotifyWatch, Object, ObjectKind, Pipe, SharedMemory};
+use branchbox_sys::{inherited, inotify, region};
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use serde::{Deserialize, Serialize};
 
@@ -49,8 +49,10 @@ pub enum Step {
         /// Where they wait.
         park: u64,
     },
-    /// Sets the namespace's last pid, closes the objects except `keep`, unmaps the region.
+    /// Adds the watches of inotifies, sets the namespace's last pid, closes the objects except `keep`, unmaps the region.
     Finish {
+        /// Object descriptors of inotifies, each with its watches.
+        watches: Vec<(i32, Vec<InotifyWatch>)>,
         /// Last pid given out.
         last_pid: i32,
         /// Object descriptors to close.
@@ -109,11 +111,20 @@ pub fn run(plan: &[u8], fds: Vec<OwnedFd>, context: &Context<'_>) -> Result<Vec<
             }
             Ok(Vec::new())
         }
-        Step::Finish { last_pid, close, region } => {
+        Step::Finish { watches, last_pid, close, region } => {
+            for (fd, watches) in &watches {
+                let made = inherited::take(*fd).map_err(|error| format!("taking an inotify: {error}"))?;
+                for watch in watches {
+                    inotify::add(&made, watch.number, &watch.path, watch.mask)
+                        .map_err(|error| format!("watching {}: {error}", String::from_utf8_lossy(&watch.path)))?;
+                }
+                // Closed, or kept by the guest, as any other.
+                let _ = made.into_raw_fd();
+            }
             rustix::io::write(context.last_pid, last_pid.to_string().as_bytes())
                 .map_err(|errno| format!("setting the last pid: {errno}"))?;
             for fd in close {
-                drop(branchbox_sys::inherited::take(fd));
+                drop(inherited::take(fd));
             }
             region::unmap_region(region.address, region.bytes as usize)
                 .map_err(|error| format!("unmapping the region: {error}"))?;

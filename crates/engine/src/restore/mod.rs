@@ -20,7 +20,7 @@ use crate::live::Call;
 use crate::procfs::{self, Status};
 use crate::rebuild::{ObjectsMade, ObjectsPlan, Region, Step};
 use branchbox_model::RootSpec;
-use branchbox_snapshot::{BlobReader, Life, Machine, Note, Process};
+use branchbox_snapshot::{BlobReader, Life, Machine, Note, ObjectKind, Process};
 use branchbox_sys::memory::Shared;
 use branchbox_sys::ptrace::{self, Stop};
 use branchbox_sys::remote::{self as code, Entry};
@@ -484,7 +484,12 @@ impl<'a> Restore<'a> {
             .filter_map(|&(old, object)| Some((old, self.fds.get(object.0 as usize).copied().filter(|&fd| fd >= 0)?)))
             .collect();
         let close = self.fds.iter().copied().filter(|fd| *fd >= 0 && !fds.iter().any(|(_, kept)| kept == fd)).collect();
-        let finish = Step::Finish { last_pid: self.machine.last_pid, close, region: self.region };
+        let watches = self.machine.objects.iter().zip(&self.fds).filter_map(|(object, fd)| match &object.kind {
+            ObjectKind::Inotify { watches } => Some((*fd, watches.clone())),
+            _ => None,
+        });
+        let watches = watches.collect();
+        let finish = Step::Finish { watches, last_pid: self.machine.last_pid, close, region: self.region };
         Self::step(guest, &finish, &[])?;
         point("restore.finished")?;
         Ok(Restored {
