@@ -212,14 +212,13 @@ pub struct ArchiveBegun {
 }
 
 fn path(f: &mut Fields, name: &str) -> String {
-    let path = f.required_text(name);
+    f.required(name);
+    let path = f.text(name);
     f.refine(name, path_schema);
-    if !path.is_empty()
-        && let Some(problem) = path_problem(&path)
-    {
+    if let Some(problem) = path.as_deref().and_then(path_problem) {
         f.issue(name, problem);
     }
-    path
+    path.unwrap_or_default()
 }
 
 /// `..` is refused instead of resolved: a caller that builds paths from parts never means it.
@@ -266,6 +265,7 @@ mod tests {
         assert!(FileRequest::check_path("/a/..b/c...").is_ok());
         let rename = FileRequest::parse("rename", br#"{"from":"/a","to":"/b/../c"}"#).expect("a verb");
         assert_eq!(rename.expect_err("dots").0[0].path, "to");
+        assert!(FileRequest::parse("mkdir", br#"{"path":""}"#).expect("a verb").is_err());
         assert!(FileRequest::parse("link", b"{}").is_none());
     }
 

@@ -24,9 +24,10 @@ impl KeyRequest {
 
     /// Takes its fields.
     pub fn read(f: &mut Fields) -> Self {
-        let name = f.required_text("name");
-        rules::check(f, Some(&name).filter(|name| !name.is_empty()).map(String::as_str), None, None);
-        Self { name }
+        f.required("name");
+        let name = f.text("name");
+        rules::check(f, name.as_deref(), None, None);
+        Self { name: name.unwrap_or_default() }
     }
 }
 

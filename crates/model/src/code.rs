@@ -91,7 +91,7 @@ codes! {
     SandboxNotReady = ("sandbox_not_ready", 409),
     /// The sandbox is already awake.
     NotPaused = ("not_paused", 409),
-    /// The name belongs to another sandbox.
+    /// The name belongs to another sandbox or key.
     NameTaken = ("name_taken", 409),
     /// A directory where a file was expected.
     IsADirectory = ("is_a_directory", 409),

@@ -80,6 +80,12 @@ pub enum NodeError {
         /// As asked for.
         id: String,
     },
+    /// The name belongs to another key.
+    #[error("the name `{name}` belongs to another key")]
+    KeyNameTaken {
+        /// As asked for.
+        name: String,
+    },
     /// More keys than a node may have.
     #[error("this node has {max} keys")]
     TooManyKeys {
@@ -337,6 +343,7 @@ impl Coded for NodeError {
             Self::NotReady { .. } => Code::SandboxNotReady,
             Self::Paused { .. } => Code::SandboxPaused,
             Self::NoKey { .. } => Code::NotFound,
+            Self::KeyNameTaken { .. } => Code::NameTaken,
             Self::Keys { .. } => Code::InternalError,
             Self::TooManyUploads { .. } | Self::TooManyContexts { .. } | Self::TooManyKeys { .. } => {
                 Code::QuotaExceeded
@@ -386,6 +393,7 @@ impl Coded for NodeError {
             Self::Images(error) => return error.hint(),
             Self::Stopped { .. } => "start it again from its disk: POST …:restart; its memory is gone",
             Self::NoKey { .. } => "see what there is: branchbox keys ls",
+            Self::KeyNameTaken { .. } => "choose another name, or remove that key",
             Self::TooManyKeys { .. } => "remove some that are not needed",
             Self::Keys { .. } => "restore the catalog from a copy",
             Self::TooManyContexts { .. } => "remove some that are not needed",

@@ -8,7 +8,7 @@ use crate::error::NodeError;
 use crate::node::{Inner, Node};
 use branchbox_api::{KeyInfo, KeyRequest};
 use branchbox_catalog::Catalog;
-use branchbox_model::{SandboxId, SpecError, Timestamp};
+use branchbox_model::{SandboxId, Timestamp};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -139,7 +139,7 @@ impl Node {
         self.inner
             .write_keys(|all| {
                 if all.iter().any(|other| other.name == key.name) {
-                    return Err(SpecError { field: "name", problem: "belongs to another key".into() }.into());
+                    return Err(NodeError::KeyNameTaken { name: key.name.clone() });
                 }
                 if all.len() >= KEYS_MAX {
                     return Err(NodeError::TooManyKeys { max: KEYS_MAX });

@@ -1,5 +1,6 @@
 //! Answers, before they are HTTP.
 
+use crate::routes::ALLOW;
 use axum::body::Body;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderName, HeaderValue, Response, StatusCode};
@@ -156,10 +157,14 @@ fn json_response<T: Serialize>(status: u16, body: &T) -> Response<Body> {
 
 fn failure_response(info: ErrorInfo) -> Response<Body> {
     let (status, wait) = (info.status, info.retry_after_ms);
+    let allowed = info.details.get(ALLOW).and_then(Value::as_str).and_then(|text| HeaderValue::from_str(text).ok());
     let mut response = json_response(status, &ErrorBody { error: info });
     if let Some(wait) = wait {
         let seconds = HeaderValue::from(wait.div_ceil(1000));
         response.headers_mut().insert(axum::http::header::RETRY_AFTER, seconds);
+    }
+    if let Some(allowed) = allowed.filter(|_| status == Code::MethodNotAllowed.status()) {
+        response.headers_mut().insert(axum::http::header::ALLOW, allowed);
     }
     response
 }

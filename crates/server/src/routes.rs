@@ -103,6 +103,9 @@ pub(crate) enum Route {
 }
 }
 
+/// The detail that names the methods of a path; it becomes the header of that name.
+pub(crate) const ALLOW: &str = "allow";
+
 /// How an upload ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
@@ -129,6 +132,18 @@ fn target(component: &str) -> (String, Option<&str>) {
 
 /// Finds the route of a request.
 pub(crate) fn find(method: &Method, components: &[String]) -> Result<Route, Failure> {
+    let known = [Method::GET, Method::POST, Method::PUT, Method::DELETE];
+    look_up(method, components).map_err(|failure| {
+        if failure.0.code != Code::MethodNotAllowed.as_str() && known.contains(method) {
+            return failure;
+        }
+        let taken: Vec<&str> =
+            known.iter().filter(|known| look_up(known, components).is_ok()).map(Method::as_str).collect();
+        if taken.is_empty() { failure } else { wrong_method(method, &taken.join(", ")) }
+    })
+}
+
+fn look_up(method: &Method, components: &[String]) -> Result<Route, Failure> {
     let parts: Vec<&str> = components.iter().map(String::as_str).collect();
     let (get, post, put, delete) =
         (method == Method::GET, method == Method::POST, method == Method::PUT, method == Method::DELETE);
@@ -173,7 +188,7 @@ pub(crate) fn find(method: &Method, components: &[String]) -> Result<Route, Fail
         _ => return Err(no_route(&parts)),
     };
     debug_assert!(route.is_none() || get || post || put || delete, "a route of another method");
-    route.ok_or_else(|| wrong_method(method))
+    route.ok_or_else(|| wrong_method(method, ""))
 }
 
 fn sandbox_verb(id: String, verb: &str) -> Result<Route, Failure> {
@@ -263,7 +278,7 @@ fn sandbox_part(method: &Method, id: &str, rest: &[&str]) -> Option<Result<Route
         },
         _ => return None,
     };
-    Some(route.ok_or_else(|| wrong_method(method)))
+    Some(route.ok_or_else(|| wrong_method(method, "")))
 }
 
 fn no_route(parts: &[&str]) -> Failure {
@@ -273,9 +288,12 @@ fn no_route(parts: &[&str]) -> Failure {
     })
 }
 
-fn wrong_method(method: &Method) -> Failure {
+/// A method that a path does not take, and those that it does.
+fn wrong_method(method: &Method, allowed: &str) -> Failure {
     let message = format!("this route does not take {method}");
-    Failure::new(Code::MethodNotAllowed, message, "compare the method with the documentation")
+    let mut failure = Failure::new(Code::MethodNotAllowed, message, "compare the method with the documentation");
+    failure.0.details.insert(ALLOW.into(), allowed.into());
+    failure
 }
 
 #[cfg(test)]
@@ -300,6 +318,18 @@ mod tests {
         );
         assert_eq!(look(Method::POST, "/v1/snapshots/5:delete"), Ok(Route::DeleteSnapshot { id: id() }));
         assert_eq!(look(Method::POST, "/v1/sandboxes/5%3Astop"), Ok(Route::Stop { id: id() }));
+    }
+
+    #[test]
+    fn a_wrong_method_names_the_right_ones() {
+        for (method, path, allowed) in [
+            (Method::PATCH, "/v1/sandboxes", "GET, POST"),
+            (Method::TRACE, "/v1/images/resolve", "GET"),
+            (Method::GET, "/v1/sandboxes/5:fork", "POST"),
+        ] {
+            let failure = find(&method, &crate::query::components(path).expect("a path")).expect_err("refused");
+            assert_eq!((failure.0.status, &failure.0.details[ALLOW]), (405, &allowed.into()), "{path}");
+        }
     }
 
     #[test]
