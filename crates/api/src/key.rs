@@ -11,7 +11,18 @@ use serde::{Deserialize, Serialize};
 pub struct KeyRequest {
     /// What it is for; unique.
     pub name: String,
+    /// Microdollars that it may spend in 24 hours; what the node's settings say without.
+    #[serde(rename = "dailyLimitMicros", skip_serializing_if = "Option::is_none")]
+    pub daily_limit_micros: Option<u64>,
+    /// Sandboxes that it may have at once, stopped ones not counted; what the node's settings say without.
+    #[serde(rename = "maxSandboxes", skip_serializing_if = "Option::is_none")]
+    pub max_sandboxes: Option<u32>,
 }
+
+/// Ten thousand dollars a day.
+pub const DAILY_MICROS_MAX: u64 = 10_000_000_000;
+/// More than any node has.
+const SANDBOXES_MAX: u32 = 1_000_000;
 
 impl KeyRequest {
     /// Reads a body.
@@ -27,7 +38,11 @@ impl KeyRequest {
         f.required("name");
         let name = f.text("name");
         rules::check(f, name.as_deref(), None, None);
-        Self { name: name.unwrap_or_default() }
+        Self {
+            name: name.unwrap_or_default(),
+            daily_limit_micros: f.number("dailyLimitMicros", 0..=DAILY_MICROS_MAX),
+            max_sandboxes: f.small_number("maxSandboxes", 1..=SANDBOXES_MAX),
+        }
     }
 }
 
@@ -43,6 +58,12 @@ pub struct KeyInfo {
     pub created_at: Timestamp,
     /// When it was last used, to the minute.
     pub used_at: Option<Timestamp>,
+    /// What it may spend in 24 hours, if that was said when it was made.
+    #[serde(default)]
+    pub daily_limit_micros: Option<u64>,
+    /// How many sandboxes it may have at once, if that was said when it was made.
+    #[serde(default)]
+    pub max_sandboxes: Option<u32>,
     /// The key itself, in the answer to its making and never again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,

@@ -16,7 +16,7 @@ mod fields;
 mod files;
 pub mod image;
 mod interpreter;
-mod key;
+pub mod key;
 mod metrics;
 mod misc;
 mod preview;

@@ -4,6 +4,7 @@ use crate::fields::{Fields, Issues};
 use branchbox_model::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// One page of a list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -175,7 +176,7 @@ pub struct Me {
 pub struct Limits {
     /// Always `full` here.
     pub access: String,
-    /// No spending here.
+    /// Spending.
     pub daily: DailyLimit,
     /// Not here.
     pub trial: Option<String>,
@@ -185,15 +186,15 @@ pub struct Limits {
     pub credit: Option<String>,
 }
 
-/// Spending per day; nothing costs money here.
+/// What the asking key may spend in 24 hours.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DailyLimit {
-    /// No limit.
+    /// `null`: as much as it likes.
     pub limit_micros: Option<u64>,
-    /// Nothing.
+    /// What it has spent.
     pub used_micros: u64,
-    /// No limit.
+    /// `null`: as much as it likes.
     pub remaining_micros: Option<u64>,
     /// `24h`.
     pub window: String,
@@ -214,7 +215,7 @@ pub struct AccountLimit {
     pub used: u64,
 }
 
-/// `GET /v1/usage`: money is zero, the seconds are real.
+/// `GET /v1/usage`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Usage {
@@ -224,7 +225,7 @@ pub struct Usage {
     pub unit: String,
     /// `"0"`.
     pub credited: String,
-    /// `"0"`.
+    /// What all has cost since this node was set up.
     pub spent: String,
     /// `"0"`.
     pub held: String,
@@ -234,7 +235,7 @@ pub struct Usage {
     pub available: String,
     /// `"0"`.
     pub taken_back: String,
-    /// Each sandbox.
+    /// Each sandbox and snapshot.
     pub resources: Vec<UsageResource>,
 }
 
@@ -246,7 +247,7 @@ pub struct UsageResource {
     pub resource_id: String,
     /// Its name.
     pub name: Option<String>,
-    /// `sandbox`.
+    /// `sandbox` or `snapshot`.
     pub kind: String,
     /// Its state.
     pub state: String,
@@ -261,10 +262,15 @@ pub struct UsageResource {
     pub running_seconds: f64,
     /// Seconds of CPU time.
     pub active_cpu_seconds: f64,
-    /// Memory it held times seconds.
+    /// Memory it had reserved, times seconds it ran.
     #[serde(rename = "memoryGiBSeconds")]
     pub memory_gib_seconds: f64,
-    /// Zero.
+    /// Of a snapshot: bytes that it alone keeps, once they are counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored_bytes: Option<u64>,
+    /// Microdollars: `compute.cpu` for an hour of a processor, `compute.memory` and `storage.stored` for a GiB for an hour.
+    pub rates: BTreeMap<String, u64>,
+    /// What it has cost.
     pub charged_micros: u64,
     /// Zero.
     pub held_micros: u64,

@@ -76,6 +76,9 @@ pub struct CreateRequest {
     /// Fields of things this node does not have, such as volumes, that ask for something.
     #[serde(skip)]
     pub wants_unavailable: Option<&'static str>,
+    /// Who pays: the asking key's id. Nobody says it in a request.
+    #[serde(skip)]
+    pub account: Option<String>,
 }
 
 impl CreateRequest {
@@ -110,6 +113,7 @@ impl CreateRequest {
             env: f.text_map("env"),
             network: f.object("network", NetworkRequest::read),
             wants_unavailable: unavailable(f),
+            account: None,
         };
         accepted_and_ignored(f);
         rules::check(f, request.name.as_deref(), request.labels.as_ref(), request.env.as_ref());
@@ -295,6 +299,9 @@ pub struct ForkRequest {
     pub labels: Option<BTreeMap<String, String>>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub keep_snapshot: bool,
+    /// Who pays: the asking key's id. Nobody says it in a request.
+    #[serde(skip)]
+    pub account: Option<String>,
 }
 
 impl ForkRequest {
@@ -313,6 +320,7 @@ impl ForkRequest {
             name: f.text("name"),
             labels: f.text_map("labels"),
             keep_snapshot: f.truth("keepSnapshot").unwrap_or(false),
+            account: None,
         };
         // No sandbox has secrets yet, and any list only narrows.
         f.texts("secrets");

@@ -24,6 +24,9 @@ pub struct SnapshotRequest {
     pub retention_days: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<SnapshotMode>,
+    /// Who pays: the asking key's id. Nobody says it in a request.
+    #[serde(skip)]
+    pub account: Option<String>,
 }
 
 impl SnapshotRequest {
@@ -42,6 +45,7 @@ impl SnapshotRequest {
             labels: f.text_map("labels"),
             retention_days: f.small_number("retentionDays", RETENTION_DAYS),
             mode: f.word("mode", &[("memory", SnapshotMode::Memory), ("disk", SnapshotMode::Disk)]),
+            account: None,
         };
         rules::check(f, request.name.as_deref(), request.labels.as_ref(), None);
         request

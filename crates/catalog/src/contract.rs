@@ -3,8 +3,8 @@
 //! Called by tests with an empty catalog; a broken promise panics with what was broken. Never called by the product.
 
 use crate::{
-    AuditDetail, AuditFilter, AuditRecord, Catalog, CatalogError, EventFilter, KeptAnswer, Rules, SandboxDetail,
-    SandboxFilter, SandboxRecord, SnapshotDetail, SnapshotFilter, SnapshotRecord, Usage,
+    AuditDetail, AuditFilter, AuditRecord, Catalog, CatalogError, Charge, EventFilter, KeptAnswer, Rules,
+    SandboxDetail, SandboxFilter, SandboxRecord, SnapshotDetail, SnapshotFilter, SnapshotRecord, Usage,
 };
 use branchbox_model::{
     Limits, PoolDriver, RootSpec, SandboxId, SandboxState, SnapshotId, SnapshotMode, SnapshotState, Timestamp, User,
@@ -22,6 +22,7 @@ pub async fn check(catalog: &dyn Catalog) {
     snapshots_compare_labels(catalog).await;
     the_first_answer_stays(catalog).await;
     usage_adds_up(catalog).await;
+    charges_add_up(catalog).await;
     the_audit_log_is_searched_by_group(catalog).await;
     events_are_told_once_and_bounded(catalog).await;
     settings_are_kept(catalog).await;
@@ -281,6 +282,22 @@ async fn usage_adds_up(catalog: &dyn Catalog) {
     assert_eq!(catalog.usage_of(&id).await.expect("read"), sum);
     assert_eq!(catalog.usage_of(&SandboxId::generate()).await.expect("read"), Usage::default());
     assert_eq!(catalog.usage(5).await.expect("read"), vec![(id, sum)]);
+}
+
+async fn charges_add_up(catalog: &dyn Catalog) {
+    let charge = |resource: &str, account: &str, hour, pico| Charge {
+        resource: resource.into(),
+        account: account.into(),
+        hour,
+        pico,
+    };
+    for added in [charge("a", "k", 10, 1), charge("a", "k", 10, 2), charge("a", "k", 11, 4), charge("b", "l", 11, 8)] {
+        catalog.add_charge(&added).await.expect("add");
+    }
+    assert_eq!(catalog.charged_since("k", 10).await.expect("read"), 7);
+    assert_eq!(catalog.charged_since("k", 11).await.expect("read"), 4);
+    assert_eq!(catalog.charged_since("none", 0).await.expect("read"), 0);
+    assert_eq!(catalog.charged().await.expect("read"), [("a".to_owned(), 7), ("b".to_owned(), 8)].into());
 }
 
 async fn settings_are_kept(catalog: &dyn Catalog) {

@@ -21,7 +21,7 @@ pub use audit::{AuditDetail, AuditFilter, AuditRecord};
 pub use error::CatalogError;
 pub use events::{EventDetail, EventFilter, EventRecord};
 pub use records::{
-    KeptAnswer, PreviewRecord, Rules, SandboxDetail, SandboxFilter, SandboxRecord, Session, SnapshotDetail,
+    Charge, KeptAnswer, PreviewRecord, Rules, SandboxDetail, SandboxFilter, SandboxRecord, Session, SnapshotDetail,
     SnapshotFilter, SnapshotRecord, Usage,
 };
 pub use sqlite::SqliteCatalog;
@@ -119,6 +119,15 @@ pub trait Catalog: Send + Sync {
 
     /// What each sandbox has used, deleted ones included, newest first.
     async fn usage(&self, limit: u32) -> Result<Vec<(SandboxId, Usage)>, CatalogError>;
+
+    /// Adds to what was charged for something in an hour.
+    async fn add_charge(&self, charge: &Charge) -> Result<(), CatalogError>;
+
+    /// What an account was charged in this hour and later, in picodollars.
+    async fn charged_since(&self, account: &str, hour: i64) -> Result<u64, CatalogError>;
+
+    /// What was charged for each thing in all, in picodollars.
+    async fn charged(&self) -> Result<BTreeMap<String, u64>, CatalogError>;
 
     /// Reads a setting.
     async fn setting(&self, name: &str) -> Result<Option<String>, CatalogError>;

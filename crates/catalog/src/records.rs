@@ -196,6 +196,19 @@ pub struct Session {
     pub before: Usage,
 }
 
+/// Money for something in one hour.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Charge {
+    /// A sandbox or snapshot.
+    pub resource: String,
+    /// Who pays.
+    pub account: String,
+    /// Hours since 1970.
+    pub hour: i64,
+    /// Picodollars: a millionth of a microdollar, so that what a second costs is a whole number.
+    pub pico: u64,
+}
+
 /// What a sandbox has used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {

@@ -47,6 +47,14 @@ pub fn age(then: Timestamp, now: Timestamp) -> String {
     }
 }
 
+/// Microdollars as dollars: `$2.50`, `$0.000123`.
+#[must_use]
+pub fn dollars(micros: u64) -> String {
+    let (whole, part) = (micros / 1_000_000, format!("{:06}", micros % 1_000_000));
+    let shown = part.trim_end_matches('0');
+    format!("${whole}.{shown:0<2}")
+}
+
 /// `1 file`, `2 files`.
 #[must_use]
 pub fn count(number: usize, one: &str) -> String {
@@ -117,6 +125,15 @@ pub fn seconds(text: &str) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn money_has_cents_and_what_is_less() {
+        let table =
+            [(0, "$0.00"), (2_500_000, "$2.50"), (123, "$0.000123"), (1_010_000, "$1.01"), (12_345_678, "$12.345678")];
+        for (micros, expected) in table {
+            assert_eq!(dollars(micros), expected);
+        }
+    }
 
     #[test]
     fn times_read_well() {

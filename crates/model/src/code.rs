@@ -61,6 +61,8 @@ codes! {
     InvalidRequest = ("invalid_request", 400),
     /// The disk asked for is smaller than the saved one.
     DiskTooSmall = ("disk_too_small", 400),
+    /// The key has spent what it may in a day.
+    SpendingLimitReached = ("spending_limit_reached", 402),
     /// The key may not do this.
     Forbidden = ("forbidden", 403),
     /// No key, or a wrong one.

@@ -43,6 +43,8 @@ pub enum StopReason {
     PausedExpired,
     /// It could not be paused.
     PauseFailed,
+    /// The key that it was made with had spent what it may in a day.
+    SpendingLimit,
 }
 
 /// What a snapshot holds.

@@ -8,6 +8,7 @@ use crate::info::{self, settings};
 use crate::keeper_process;
 use crate::lifecycle;
 use crate::live::{Live, Machine};
+use crate::money;
 use crate::node::{Inner, Node, blocking, storage};
 use branchbox_api::image::HOST;
 use branchbox_api::{CreateRequest, OnTimeout, SandboxInfo, Timings};
@@ -106,6 +107,9 @@ impl Node {
         let node = self.clone();
         let (live, mut launched) = self
             .owned(async move {
+                let account = request.account.clone().unwrap_or_else(|| money::ADMIN.to_owned());
+                node.inner.check_spending(&account).await?;
+                node.inner.check_sandboxes(&account, 1)?;
                 let snapshot = node.snapshot_to_start_from(&request).await?;
                 // Until its record is written, nothing else says that the layers are in use.
                 let _user = node.inner.images.users.read().await;
@@ -132,13 +136,13 @@ impl Node {
         let mut info = match tokio::time::timeout(wait, &mut launched).await {
             Ok(Ok(running)) => {
                 let (running, started) = running?;
-                let mut info = info::sandbox(&live.record());
+                let mut info = self.inner.shown(&live.record());
                 info.notes = info::notes(running.notes);
                 info.start = started;
                 info
             }
             Ok(Err(_)) => return Err(NodeError::CutOff),
-            Err(_) => info::sandbox(&live.record()),
+            Err(_) => self.inner.shown(&live.record()),
         };
         info.timings = Some(Timings { server_us: micros(begun), ..Timings::default() });
         Ok(info)
@@ -153,12 +157,12 @@ impl Node {
         let started = match live.state() {
             SandboxState::Stopped => self.restart(&id, wait).await,
             SandboxState::Paused => self.wake(&id, None, wait).await,
-            _ => Ok(info::sandbox(&live.record())),
+            _ => Ok(self.inner.shown(&live.record())),
         };
         let info = match started {
             // Another request was faster.
             Err(NodeError::NotPaused { .. } | NodeError::NotStopped { .. }) => {
-                info::sandbox(&live.wait_for(SandboxState::Running, wait).await)
+                self.inner.shown(&live.wait_for(SandboxState::Running, wait).await)
             }
             started => started?,
         };
@@ -251,6 +255,7 @@ fn plan(
             memory_restored: None,
             settings: kept_settings(&CreateSettings {
                 image,
+                account: request.account,
                 auto_wake: request.auto_wake,
                 persistent: request.persistent,
                 cpu_floor_millis: request.cpu_floor_millis,
@@ -272,6 +277,7 @@ fn plan(
 
 struct CreateSettings {
     image: Option<String>,
+    account: Option<String>,
     auto_wake: Option<bool>,
     persistent: Option<bool>,
     cpu_floor_millis: Option<u32>,
@@ -290,6 +296,7 @@ fn kept_settings(asked: &CreateSettings) -> BTreeMap<String, Value> {
         }
     };
     keep(settings::IMAGE, asked.image.clone().map(Value::from));
+    keep(settings::ACCOUNT, asked.account.clone().map(Value::from));
     keep(settings::AUTO_WAKE, asked.auto_wake.map(Value::from));
     keep(settings::PERSISTENT, asked.persistent.map(Value::from));
     keep(settings::CPU_FLOOR, asked.cpu_floor_millis.map(Value::from));

@@ -154,6 +154,23 @@ pub enum NodeError {
         /// The saved one.
         saved: u32,
     },
+    /// A key has spent what it may in a day.
+    #[error("the key has spent {used_micros} of {limit_micros} microdollars that it may spend in 24 hours")]
+    SpendingLimit {
+        /// What it may.
+        limit_micros: u64,
+        /// What it has.
+        used_micros: u64,
+    },
+    /// A key has as many sandboxes as it may.
+    #[error("the key has {max} sandboxes, and may have no more at once")]
+    KeySandboxes {
+        /// How many it may have.
+        max: u32,
+    },
+    /// The settings file.
+    #[error(transparent)]
+    Settings(#[from] crate::settings::SettingsError),
     /// Something this node does not have.
     #[error("this node has no {what}")]
     Unavailable {
@@ -348,6 +365,9 @@ impl Coded for NodeError {
             Self::TooManyUploads { .. } | Self::TooManyContexts { .. } | Self::TooManyKeys { .. } => {
                 Code::QuotaExceeded
             }
+            Self::SpendingLimit { .. } => Code::SpendingLimitReached,
+            Self::KeySandboxes { .. } => Code::QuotaExceeded,
+            Self::Settings(_) => Code::InvalidRequest,
             Self::Interpreter { .. } => Code::InterpreterFailed,
             Self::UploadIncomplete { .. } => Code::UploadIncomplete,
             Self::Archive { problem } if problem.contains("No space left") => Code::DiskFull,
@@ -397,6 +417,11 @@ impl Coded for NodeError {
             Self::TooManyKeys { .. } => "remove some that are not needed",
             Self::Keys { .. } => "restore the catalog from a copy",
             Self::TooManyContexts { .. } => "remove some that are not needed",
+            Self::SpendingLimit { .. } => {
+                "wait until what was spent is a day old, or make a key with a higher daily limit"
+            }
+            Self::KeySandboxes { .. } => "stop or delete some, or make a key that may have more",
+            Self::Settings(_) => "correct the file, or remove it for the defaults",
             Self::Interpreter { .. } => "check that the sandbox has the language's program, and run the cell again",
             Self::TooManyUploads { .. } => "commit or abort some first",
             Self::UploadIncomplete { .. } => "send what is missing and commit again, or abort it",
@@ -438,6 +463,12 @@ impl Coded for NodeError {
             Self::Keeper(error) => error.details.iter().map(|(key, value)| (detail_key(key), value.clone())).collect(),
             Self::Images(error) => error.details(),
             Self::TooManyKeys { .. } => vec![("limit", "key.count".into())],
+            Self::KeySandboxes { .. } => vec![("limit", "key.sandbox.count".into())],
+            Self::SpendingLimit { limit_micros, used_micros } => vec![
+                ("limit", "daily".into()),
+                ("limitMicros", limit_micros.to_string()),
+                ("usedMicros", used_micros.to_string()),
+            ],
             Self::TooManyContexts { .. } => vec![("limit", "interpreter.context.count".into())],
             Self::TooManyUploads { .. } => vec![("limit", "upload.count".into())],
             Self::Guest(GuestError::TooManyExecs) => vec![("limit", "process.count".into())],

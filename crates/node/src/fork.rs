@@ -8,6 +8,7 @@ use crate::create::{self, Origin};
 use crate::error::NodeError;
 use crate::info;
 use crate::live::Live;
+use crate::money;
 use crate::node::{Inner, Node};
 use crate::pause;
 use crate::snapshots;
@@ -42,7 +43,12 @@ async fn fork(
     begun: Instant,
 ) -> Result<ForkAnswer, NodeError> {
     live.check_capturable(SnapshotMode::Memory).await?;
-    let source = live.record();
+    let mut source = live.record();
+    let account = request.account.clone().unwrap_or_else(|| money::account(&source.detail.settings).to_owned());
+    inner.check_spending(&account).await?;
+    inner.check_sandboxes(&account, request.count.unwrap_or(1) as usize)?;
+    // Copies, and a snapshot that is kept, are whose they were made for.
+    source.detail.settings.insert(info::settings::ACCOUNT.into(), account.into());
     let mut snapshot = snapshots::new_record(inner, &source, SnapshotMode::Memory, !request.keep_snapshot);
     let copies = reserve(inner, plan(&source, &snapshot, request, inner.config.second)?).await?;
     let report = match capture(inner, live, &mut snapshot).await {
@@ -56,7 +62,7 @@ async fn fork(
     if snapshot.temporary {
         snapshots::remove(inner, &snapshot.id).await?;
     }
-    Ok(answer(&copies, started?, &snapshot, report, begun))
+    Ok(answer(inner, &copies, started?, &snapshot, report, begun))
 }
 
 /// The copies' names: one gets the name, several get it with a number.
@@ -167,6 +173,7 @@ async fn start(inner: &Arc<Inner>, copies: &[Copy], origin: &Origin) -> Result<V
 }
 
 fn answer(
+    inner: &Inner,
     copies: &[Copy],
     running: Vec<Running>,
     snapshot: &SnapshotRecord,
@@ -182,7 +189,7 @@ fn answer(
         }
     }
     ForkAnswer {
-        sandboxes: copies.iter().map(|(live, _)| info::sandbox(&live.record())).collect(),
+        sandboxes: copies.iter().map(|(live, _)| inner.shown(&live.record())).collect(),
         snapshot: (!snapshot.temporary).then(|| info::snapshot(snapshot)),
         timings,
         notes: info::notes(notes),

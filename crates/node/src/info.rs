@@ -1,5 +1,6 @@
 //! From records to what clients see.
 
+use crate::node::Inner;
 use branchbox_api::image::HOST;
 use branchbox_api::{Durability, NetworkRules, Note, OnTimeout, SandboxInfo, Shape, SnapshotInfo};
 use branchbox_catalog::{SandboxRecord, SnapshotRecord};
@@ -25,7 +26,16 @@ pub(crate) mod settings {
     pub(crate) const ON_TIMEOUT: &str = "onTimeout";
     pub(crate) const IDLE: &str = "idlePauseSeconds";
     pub(crate) const IMAGE: &str = "image";
+    /// Who pays: see [`crate::money`].
+    pub(crate) const ACCOUNT: &str = "account";
     pub(crate) const RETENTION: &str = "pausedRetentionDays";
+}
+
+impl Inner {
+    /// A sandbox as clients see it.
+    pub(crate) fn shown(&self, record: &SandboxRecord) -> SandboxInfo {
+        SandboxInfo { charged_micros: self.charged.micros(record.id.as_str()), ..sandbox(record) }
+    }
 }
 
 fn status(state: SandboxState) -> &'static str {

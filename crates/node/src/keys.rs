@@ -5,7 +5,9 @@
 //! What a key may do is everything but making and removing keys.
 
 use crate::error::NodeError;
+use crate::money::{ADMIN, PICO_OF_MICRO};
 use crate::node::{Inner, Node};
+use crate::settings::KeyLimits;
 use branchbox_api::{KeyInfo, KeyRequest};
 use branchbox_catalog::Catalog;
 use branchbox_model::{SandboxId, Timestamp};
@@ -28,6 +30,11 @@ pub(crate) struct Key {
     hash: String,
     created: Timestamp,
     used: Option<Timestamp>,
+    /// `None` is what the settings say.
+    #[serde(default)]
+    daily_limit_micros: Option<u64>,
+    #[serde(default)]
+    sandboxes_max: Option<u32>,
 }
 
 /// Every key, and the lock that lets one change of them be written at a time.
@@ -71,7 +78,7 @@ impl Caller {
     #[must_use]
     pub fn account(&self) -> &str {
         match self {
-            Self::Owner | Self::Admin => "admin",
+            Self::Owner | Self::Admin => ADMIN,
             Self::Key { id, .. } => id,
         }
     }
@@ -82,10 +89,31 @@ fn hash(key: &str) -> String {
 }
 
 fn describe(key: &Key) -> KeyInfo {
-    KeyInfo { id: key.id.clone(), name: key.name.clone(), created_at: key.created, used_at: key.used, key: None }
+    KeyInfo {
+        id: key.id.clone(),
+        name: key.name.clone(),
+        created_at: key.created,
+        used_at: key.used,
+        daily_limit_micros: key.daily_limit_micros,
+        max_sandboxes: key.sandboxes_max,
+        key: None,
+    }
 }
 
 impl Inner {
+    /// What an account may do. The admin and the owner may do everything; a key that was removed still pays for what it made.
+    pub(crate) fn limits_of(&self, account: &str) -> KeyLimits {
+        let defaults = self.settings.limits;
+        if account == ADMIN {
+            return KeyLimits { daily: None, sandboxes: None, ..defaults };
+        }
+        let all = self.keys.all();
+        let key = all.iter().find(|key| key.id == account);
+        let daily = key.and_then(|key| key.daily_limit_micros).map(|micros| micros.saturating_mul(PICO_OF_MICRO));
+        let sandboxes = key.and_then(|key| key.sandboxes_max);
+        KeyLimits { daily: daily.or(defaults.daily), sandboxes: sandboxes.or(defaults.sandboxes), ..defaults }
+    }
+
     async fn write_keys(&self, change: impl FnOnce(&mut Vec<Key>) -> Result<(), NodeError>) -> Result<(), NodeError> {
         let _one = self.keys.write.lock().await;
         let mut all = self.keys.all().clone();
@@ -98,6 +126,12 @@ impl Inner {
 }
 
 impl Node {
+    /// What a caller may do; `None` for those whose requests are not counted.
+    #[must_use]
+    pub fn key_limits(&self, caller: &Caller) -> Option<KeyLimits> {
+        matches!(caller, Caller::Key { .. }).then(|| self.inner.limits_of(caller.account()))
+    }
+
     /// Who a key belongs to; `None` for a key that is none.
     #[must_use]
     pub fn caller(&self, given: &str) -> Option<Caller> {
@@ -134,7 +168,15 @@ impl Node {
     pub async fn create_key(&self, request: KeyRequest) -> Result<KeyInfo, NodeError> {
         let secret = crate::state_dir::random_key()?;
         let id = format!("key_{}", SandboxId::generate().as_str().replace('-', ""));
-        let key = Key { id, name: request.name, hash: hash(&secret), created: Timestamp::now(), used: None };
+        let key = Key {
+            id,
+            name: request.name,
+            hash: hash(&secret),
+            created: Timestamp::now(),
+            used: None,
+            daily_limit_micros: request.daily_limit_micros,
+            sandboxes_max: request.max_sandboxes,
+        };
         let made = key.clone();
         self.inner
             .write_keys(|all| {

@@ -3,7 +3,6 @@
 use crate::clients::GuestClient;
 use crate::create;
 use crate::error::NodeError;
-use crate::info;
 use crate::keeper_process;
 use crate::live::{Live, Machine};
 use crate::meter;
@@ -28,7 +27,7 @@ impl Node {
         let live = self.live(id)?;
         let inner = Arc::clone(&self.inner);
         let record = self.owned(async move { stop(&inner, &live, StopReason::Requested).await }).await?;
-        Ok(info::sandbox(&record))
+        Ok(self.inner.shown(&record))
     }
 
     /// Removes a sandbox in any state. Asked again, it answers the same.

@@ -41,6 +41,10 @@ pub(crate) async fn run(node: Weak<Inner>, mut closing: watch::Receiver<bool>) {
         }
         let Some(inner) = node.upgrade() else { return };
         all(&inner).await;
+        if let Err(error) = inner.charge_snapshots().await {
+            tracing::warn!(%error, "snapshots are charged in the next round");
+        }
+        inner.end_spending().await;
         uploads::forget_old(&inner).await;
         if let Err(error) = forget_old(&inner).await {
             tracing::warn!(%error, "old things could not be forgotten");
@@ -75,6 +79,7 @@ pub(crate) async fn record(inner: &Inner, live: &Live, usage: keeper::Usage) {
             metered.running_ms += more.running_ms;
             metered.cpu_us += more.cpu_us;
             metered.memory_mib_ms += more.memory_mib_ms;
+            inner.charge_use(&live.record(), more).await;
         }
         Err(error) => tracing::error!(sandbox = %live.id, %error, "its use could not be recorded yet"),
     }

@@ -6,6 +6,8 @@ use crate::images::Images;
 use crate::interpreter::Turns;
 use crate::keys::Keys;
 use crate::live::Live;
+use crate::money::Charged;
+use crate::settings::Settings;
 use crate::state_dir::StateDir;
 use crate::uploads::Uploads;
 use crate::{clock, meter, metrics, recover};
@@ -58,6 +60,8 @@ pub(crate) struct Inner {
     pub(crate) turns: Turns,
     pub(crate) keys: Keys,
     pub(crate) images: Images,
+    pub(crate) settings: Settings,
+    pub(crate) charged: Charged,
     /// When the node started.
     pub(crate) started: Timestamp,
 }
@@ -96,6 +100,8 @@ impl Node {
         if !rustix::process::geteuid().is_root() {
             return Err(NodeError::NotRoot);
         }
+        // Before anything is mounted that would have to be undone.
+        let settings = Settings::read(&config.state_dir)?;
         let begun = blocking({
             let config = config.clone();
             move || Foundation::lay(&config)
@@ -106,6 +112,7 @@ impl Node {
         let driver = pool.driver();
         let keys = Keys::read(&catalog).await?;
         let images = Images::read(&catalog).await?;
+        let charged = Charged::read(&catalog).await?;
         let inner = Inner {
             config,
             state,
@@ -127,6 +134,8 @@ impl Node {
             turns: Turns::default(),
             keys,
             images,
+            settings,
+            charged,
             started: Timestamp::now(),
         };
         let node = Self { inner: Arc::new(inner) };

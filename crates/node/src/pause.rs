@@ -15,6 +15,7 @@ use crate::info::{self, settings};
 use crate::lifecycle;
 use crate::live::Live;
 use crate::meter;
+use crate::money;
 use crate::node::{Inner, Node, blocking};
 use branchbox_api::SandboxInfo;
 use branchbox_catalog::{Catalog, SandboxRecord};
@@ -84,8 +85,8 @@ impl Node {
         let node = self.clone();
         let mut task = tokio::spawn(async move { node.owned(work).await });
         match tokio::time::timeout(wait.max(WAIT_MIN), &mut task).await {
-            Ok(done) => done.unwrap_or(Err(NodeError::CutOff)).map(|record| info::sandbox(&record)),
-            Err(_) => Ok(info::sandbox(&live.record())),
+            Ok(done) => done.unwrap_or(Err(NodeError::CutOff)).map(|record| self.inner.shown(&record)),
+            Err(_) => Ok(self.inner.shown(&live.record())),
         }
     }
 
@@ -169,6 +170,7 @@ async fn wake(inner: &Arc<Inner>, live: &Arc<Live>, timeout_seconds: Option<u32>
         state => return Err(NodeError::NotReady { id: live.id.clone(), state }),
     }
     let before = live.record();
+    inner.check_spending(money::account(&before.detail.settings)).await?;
     inner.check_base(live.id.as_str(), &before.detail.root.image)?;
     let start = Start::Restore { image: inner.paused_image(live) };
     if let Err(error) = bring_up(inner, live, SandboxState::Resuming, start, timeout_seconds).await {
@@ -189,6 +191,9 @@ pub(crate) async fn restart(inner: &Arc<Inner>, live: &Arc<Live>) -> Result<Sand
         SandboxState::Stopped if before.deleted.is_none() => {}
         state => return Err(NodeError::NotStopped { id: live.id.clone(), state }),
     }
+    let account = money::account(&before.detail.settings);
+    inner.check_spending(account).await?;
+    inner.check_sandboxes(account, 1)?;
     // A boot takes the base as it is now; only memory is bound to the one it was captured on.
     let root = before.detail.root.clone();
     let fresh = inner.root_on(&root.image, root.defaults, root.upper).await?;

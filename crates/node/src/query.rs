@@ -3,12 +3,13 @@
 use crate::error::NodeError;
 use crate::info::{self, settings};
 use crate::keys::Caller;
-use crate::node::Node;
+use crate::money::PICO_OF_MICRO;
+use crate::node::{Inner, Node};
 use branchbox_api::{
     AccountLimit, DailyLimit, Limits, Me, NetworkRequest, NetworkRules, Page, SandboxInfo, UpdateRequest, Usage,
     UsageResource,
 };
-use branchbox_catalog::{Catalog, KeptAnswer, SandboxFilter, SandboxRecord};
+use branchbox_catalog::{Catalog, KeptAnswer, SandboxFilter, SandboxRecord, SnapshotFilter, SnapshotRecord};
 use branchbox_model::{SandboxState, Timestamp, names};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -30,11 +31,11 @@ impl Node {
     /// [`NodeError`].
     pub async fn get(&self, id: &str) -> Result<SandboxInfo, NodeError> {
         match self.live(id) {
-            Ok(live) => Ok(info::sandbox(&live.record())),
+            Ok(live) => Ok(self.inner.shown(&live.record())),
             Err(missing) => {
                 let Ok(parsed) = id.parse() else { return Err(missing) };
                 let record = self.inner.catalog.sandbox(&parsed).await?;
-                record.filter(|record| record.deleted.is_none()).map(|record| info::sandbox(&record)).ok_or(missing)
+                record.filter(|record| record.deleted.is_none()).map(|record| self.inner.shown(&record)).ok_or(missing)
             }
         }
     }
@@ -45,7 +46,7 @@ impl Node {
     /// [`NodeError`].
     pub async fn wait_for(&self, id: &str, state: SandboxState, wait: Duration) -> Result<SandboxInfo, NodeError> {
         match self.live(id) {
-            Ok(live) => Ok(info::sandbox(&live.wait_for(state, wait).await)),
+            Ok(live) => Ok(self.inner.shown(&live.wait_for(state, wait).await)),
             Err(_) => self.get(id).await,
         }
     }
@@ -66,8 +67,8 @@ impl Node {
     /// What memory knows is never older than the catalog.
     fn newest(&self, record: &SandboxRecord) -> SandboxInfo {
         match self.inner.find(&record.id) {
-            Some(live) => info::sandbox(&live.record()),
-            None => info::sandbox(record),
+            Some(live) => self.inner.shown(&live.record()),
+            None => self.inner.shown(record),
         }
     }
 
@@ -88,7 +89,7 @@ impl Node {
         let second = self.inner.config.second;
         let record = live.update(self.inner.catalog(), |record| apply(record, request, env, second)).await?;
         live.touch();
-        Ok(info::sandbox(&record))
+        Ok(self.inner.shown(&record))
     }
 
     /// More time before the time limit ends, at most a day from now; without a limit nothing changes.
@@ -106,7 +107,7 @@ impl Node {
         };
         let record = live.update(self.inner.catalog(), later).await?;
         live.touch();
-        Ok(info::sandbox(&record))
+        Ok(self.inner.shown(&record))
     }
 
     /// How many days the sandbox is kept once it is paused; `None` is for ever.
@@ -119,7 +120,7 @@ impl Node {
             Some(days) => drop(record.detail.settings.insert(settings::RETENTION.into(), days.into())),
             None => drop(record.detail.settings.remove(settings::RETENTION)),
         };
-        Ok(info::sandbox(&live.update(self.inner.catalog(), keep).await?))
+        Ok(self.inner.shown(&live.update(self.inner.catalog(), keep).await?))
     }
 
     /// The network rules in force.
@@ -167,25 +168,42 @@ impl Node {
     }
 
     /// What there may be, and what there is.
-    #[must_use]
-    pub fn limits(&self) -> Limits {
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub async fn limits(&self, caller: &Caller) -> Result<Limits, NodeError> {
         let running = self.inner.all_live().iter().filter(|live| live.state() != SandboxState::Stopped).count();
-        Limits {
-            access: "full".into(),
-            daily: DailyLimit { limit_micros: None, used_micros: 0, remaining_micros: None, window: "24h".into() },
-            trial: None,
-            account: vec![AccountLimit {
-                limit: "sandbox.count".into(),
-                label: "Sandboxes at once".into(),
-                unit: "sandboxes".into(),
-                max: u64::from(self.inner.config.sandboxes_max),
-                used: running as u64,
-            }],
-            credit: None,
+        let (account, limits) = (caller.account(), self.inner.limits_of(caller.account()));
+        let (limit_micros, used_micros) =
+            (limits.daily.map(|pico| pico / PICO_OF_MICRO), self.inner.spent(account).await? / PICO_OF_MICRO);
+        let row = |limit: &str, label: &str, max: u64, used: usize| AccountLimit {
+            limit: limit.into(),
+            label: label.into(),
+            unit: "sandboxes".into(),
+            max,
+            used: used as u64,
+        };
+        let node_max = u64::from(self.inner.config.sandboxes_max);
+        let mut rows = vec![row("sandbox.count", "Sandboxes at once", node_max, running)];
+        if let Some(max) = limits.sandboxes {
+            let used = self.inner.sandboxes_of(account);
+            rows.push(row("key.sandbox.count", "Sandboxes of this key at once", max.into(), used));
         }
+        Ok(Limits {
+            access: "full".into(),
+            daily: DailyLimit {
+                limit_micros,
+                used_micros,
+                remaining_micros: limit_micros.map(|limit| limit.saturating_sub(used_micros)),
+                window: "24h".into(),
+            },
+            trial: None,
+            account: rows,
+            credit: None,
+        })
     }
 
-    /// What sandboxes have used; money is zero.
+    /// What sandboxes and snapshots have used, and what it cost.
     ///
     /// # Errors
     /// [`NodeError`].
@@ -193,14 +211,18 @@ impl Node {
         let mut resources = Vec::new();
         for (id, used) in self.inner.catalog.usage(USAGE_MAX).await? {
             let Some(record) = self.inner.catalog.sandbox(&id).await? else { continue };
-            resources.push(resource(&record, used));
+            resources.push(resource(&self.inner, &record, used));
+        }
+        let filter = SnapshotFilter { limit: USAGE_MAX, ..SnapshotFilter::default() };
+        for record in self.inner.catalog.snapshots(&filter).await? {
+            resources.push(snapshot_resource(&self.inner, &record));
         }
         let zero = || "0".to_owned();
         Ok(Usage {
             org_id: ORGANISATION.into(),
             unit: "microdollars".into(),
             credited: zero(),
-            spent: zero(),
+            spent: self.inner.charged.all_micros().to_string(),
             held: zero(),
             expired: zero(),
             available: zero(),
@@ -260,7 +282,30 @@ fn apply(record: &mut SandboxRecord, request: UpdateRequest, env: BTreeMap<Strin
     }
 }
 
-fn resource(record: &SandboxRecord, used: branchbox_catalog::Usage) -> UsageResource {
+fn rates(inner: &Inner, of: &str) -> BTreeMap<String, u64> {
+    inner.settings.prices.rates().into_iter().filter(|(name, _)| name.starts_with(of)).collect()
+}
+
+fn snapshot_resource(inner: &Inner, record: &SnapshotRecord) -> UsageResource {
+    UsageResource {
+        resource_id: record.id.to_string(),
+        name: record.name.clone(),
+        kind: "snapshot".into(),
+        state: json!(record.state).as_str().unwrap_or_default().to_owned(),
+        created_at: record.created,
+        vcpu: 0,
+        memory_mib: 0,
+        running_seconds: 0.0,
+        active_cpu_seconds: 0.0,
+        memory_gib_seconds: 0.0,
+        stored_bytes: record.detail.stored_bytes,
+        rates: rates(inner, "storage."),
+        charged_micros: inner.charged.micros(record.id.as_str()),
+        held_micros: 0,
+    }
+}
+
+fn resource(inner: &Inner, record: &SandboxRecord, used: branchbox_catalog::Usage) -> UsageResource {
     #[expect(clippy::cast_precision_loss, reason = "shown with a few digits")]
     let ratio = |amount: u64, unit: f64| amount as f64 / unit;
     let state = if record.deleted.is_some() {
@@ -278,8 +323,11 @@ fn resource(record: &SandboxRecord, used: branchbox_catalog::Usage) -> UsageReso
         memory_mib: record.detail.limits.memory.0,
         running_seconds: ratio(used.running_ms, 1e3),
         active_cpu_seconds: ratio(used.cpu_us, 1e6),
-        memory_gib_seconds: ratio(used.memory_mib_ms, 1024.0 * 1e3),
-        charged_micros: 0,
+        // What is paid for: what it had reserved while it ran.
+        memory_gib_seconds: ratio(used.running_ms, 1e3) * f64::from(record.detail.limits.memory.0) / 1024.0,
+        stored_bytes: None,
+        rates: rates(inner, "compute."),
+        charged_micros: inner.charged.micros(record.id.as_str()),
         held_micros: 0,
     }
 }

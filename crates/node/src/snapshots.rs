@@ -5,6 +5,7 @@ use crate::create::micros;
 use crate::error::NodeError;
 use crate::info;
 use crate::live::Live;
+use crate::money;
 use crate::node::{Inner, Node, blocking, storage};
 use branchbox_api::{Page, SnapshotInfo, SnapshotRequest, Timings, UpdateSnapshotRequest};
 use branchbox_catalog::{Catalog, SandboxRecord, SnapshotDetail, SnapshotFilter, SnapshotRecord};
@@ -114,6 +115,9 @@ async fn note(inner: &Inner, id: &SnapshotId, change: impl FnOnce(&mut SnapshotD
 pub(crate) async fn remove(inner: &Inner, id: &SnapshotId) -> Result<(), NodeError> {
     let lock = inner.snapshot_lock(id);
     let _alone = lock.write().await;
+    if let Some(record) = inner.catalog.snapshot(id).await? {
+        inner.charge_last(&record).await?;
+    }
     capture::remove_files(inner, id).await;
     Ok(inner.catalog.remove_snapshot(id).await?)
 }
@@ -133,8 +137,12 @@ impl Node {
         let live = self.live(id)?;
         let mode = request.mode.unwrap_or(SnapshotMode::Memory);
         live.check_capturable(mode).await?;
+        let account =
+            request.account.clone().unwrap_or_else(|| money::account(&live.record().detail.settings).to_owned());
+        self.inner.check_spending(&account).await?;
         let mut record = new_record(&self.inner, &live.record(), mode, false);
         record.name = request.name;
+        record.detail.settings.insert(info::settings::ACCOUNT.into(), account.into());
         record.labels = request.labels.unwrap_or_default();
         record.detail.retention_days = request.retention_days;
         let inner = Arc::clone(&self.inner);

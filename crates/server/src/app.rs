@@ -5,6 +5,7 @@ use crate::audit::{self, Asker};
 use crate::idempotency::{self, Keyed, Running};
 use crate::previews;
 use crate::query::{Query, components};
+use crate::rates::{InFlight, Rates};
 use crate::routes::{self, Route};
 use crate::sockets::{self, Places, terminal, tunnel};
 use crate::{exec, files, history, images, interpreter, keys, openapi, sandboxes, snapshots};
@@ -38,6 +39,7 @@ pub(crate) enum Access {
 pub(crate) struct App {
     pub(crate) node: Node,
     running: Running,
+    rates: Rates,
     pub(crate) terminals: Places,
     pub(crate) tunnels: Places,
     pub(crate) visits: Places,
@@ -50,7 +52,15 @@ impl App {
         let terminals = Places::new("terminals", terminal::OF_SANDBOX_MAX, terminal::OF_NODE_MAX);
         let tunnels = Places::new("tunnels", tunnel::OF_SANDBOX_MAX, tunnel::OF_NODE_MAX);
         let visits = Places::new("visits", previews::OF_PREVIEW_MAX, previews::OF_NODE_MAX);
-        Self { node, running: Running::default(), terminals, tunnels, visits, port: OnceLock::new() }
+        Self {
+            node,
+            running: Running::default(),
+            rates: Rates::default(),
+            terminals,
+            tunnels,
+            visits,
+            port: OnceLock::new(),
+        }
     }
 }
 
@@ -63,6 +73,8 @@ pub(crate) struct Asked {
     pub(crate) wait: Option<Duration>,
     /// Who asks.
     pub(crate) caller: Caller,
+    /// Its place among the requests of its key.
+    pub(crate) _place: Option<InFlight>,
     /// Its connection, if it asks for a WebSocket.
     pub(crate) upgrade: Option<WebSocketUpgrade>,
 }
@@ -96,6 +108,7 @@ async fn read(app: &App, access: Access, request: Request<Body>) -> Result<(Rout
         // Whoever asks for the document learns nothing of this node.
         Access::Owner | Access::Key => Caller::Owner,
     };
+    let _place = app.rates.count(&app.node, &caller)?;
     let route = route?;
     let query = Query::parse(parts.uri.query())?;
     let wait = wait(&parts.headers);
@@ -109,7 +122,7 @@ async fn read(app: &App, access: Access, request: Request<Body>) -> Result<(Rout
         _ => None,
     };
     let upgrade = sockets::upgrade(&mut parts).await;
-    Ok((route, Asked { query, body, wait, caller, upgrade }, keyed))
+    Ok((route, Asked { query, body, wait, caller, _place, upgrade }, keyed))
 }
 
 fn check_key(headers: &HeaderMap, find: impl Fn(&str) -> Option<Caller>) -> Result<Caller, Failure> {
@@ -193,7 +206,7 @@ async fn dispatch(app: &App, route: Route, asked: Asked) -> Answered {
     match route {
         Route::OpenApi => Ok(Answer::Json { status: 200, body: openapi::document().clone() }),
         Route::Me => Answer::ok(&node.me(&asked.caller)),
-        Route::Limits => Answer::ok(&node.limits()),
+        Route::Limits => Answer::ok(&node.limits(&asked.caller).await?),
         Route::Audit => audit::list(node, asked).await,
         Route::Metrics { id } => history::metrics(node, &id, asked).await,
         Route::Events => history::events(node, asked).await,

@@ -20,6 +20,7 @@ mod listen;
 mod openapi;
 mod previews;
 mod query;
+mod rates;
 mod routes;
 mod sandboxes;
 mod snapshots;

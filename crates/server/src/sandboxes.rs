@@ -16,7 +16,8 @@ const WAIT_FOR_SECONDS_MAX: u64 = 110;
 const WAIT_FOR_SECONDS: u64 = 60;
 
 pub(crate) async fn create(node: &Node, asked: &Asked) -> Answered {
-    let request = CreateRequest::parse(&asked.body)?;
+    let account = Some(asked.caller.account().into());
+    let request = CreateRequest { account, ..CreateRequest::parse(&asked.body)? };
     Answer::created(&node.create(request, asked.wait.unwrap_or_default()).await?)
 }
 
@@ -59,7 +60,7 @@ pub(crate) async fn stop(node: &Node, id: &str, asked: &Asked) -> Answered {
 }
 
 pub(crate) async fn fork(node: &Node, id: &str, asked: &Asked) -> Answered {
-    let request = ForkRequest::parse(&asked.body)?;
+    let request = ForkRequest { account: Some(asked.caller.account().into()), ..ForkRequest::parse(&asked.body)? };
     Answer::created(&node.fork(id, request).await?)
 }
 

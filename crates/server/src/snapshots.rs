@@ -11,7 +11,8 @@ use std::time::Duration;
 const WAIT: Duration = Duration::from_secs(10);
 
 pub(crate) async fn take(node: &Node, id: &str, asked: &Asked) -> Answered {
-    let request = SnapshotRequest::parse(&asked.body)?;
+    let account = Some(asked.caller.account().into());
+    let request = SnapshotRequest { account, ..SnapshotRequest::parse(&asked.body)? };
     Answer::created(&node.snapshot(id, request, asked.wait.unwrap_or(WAIT)).await?)
 }
 

@@ -6,13 +6,14 @@
 
 mod answers;
 mod audit;
+mod charges;
 mod codec;
 mod events;
 mod sandboxes;
 mod snapshots;
 
 use crate::{
-    AuditFilter, AuditRecord, Catalog, CatalogError, EventFilter, EventRecord, KeptAnswer, SandboxFilter,
+    AuditFilter, AuditRecord, Catalog, CatalogError, Charge, EventFilter, EventRecord, KeptAnswer, SandboxFilter,
     SandboxRecord, SnapshotFilter, SnapshotRecord, Usage,
 };
 use async_trait::async_trait;
@@ -23,7 +24,8 @@ use std::path::Path;
 use std::time::Duration;
 
 /// One script per version, in order; a script is never edited once released.
-const MIGRATIONS: &[&str] = &[include_str!("schema.sql"), include_str!("events.sql"), include_str!("audit.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("schema.sql"), include_str!("events.sql"), include_str!("audit.sql"), include_str!("charges.sql")];
 /// Connections: one writes at a time, the others read.
 const CONNECTIONS_MAX: u32 = 4;
 /// How long a writer waits for another.
@@ -174,6 +176,15 @@ impl Catalog for SqliteCatalog {
     }
     async fn usage(&self, limit: u32) -> Result<Vec<(SandboxId, Usage)>, CatalogError> {
         answers::usage(&self.pool, limit).await
+    }
+    async fn add_charge(&self, charge: &Charge) -> Result<(), CatalogError> {
+        charges::add(&self.pool, charge).await
+    }
+    async fn charged_since(&self, account: &str, hour: i64) -> Result<u64, CatalogError> {
+        charges::since(&self.pool, account, hour).await
+    }
+    async fn charged(&self) -> Result<BTreeMap<String, u64>, CatalogError> {
+        charges::all(&self.pool).await
     }
     async fn setting(&self, name: &str) -> Result<Option<String>, CatalogError> {
         answers::setting(&self.pool, name).await

@@ -6,6 +6,7 @@ use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::output::{self, Form};
 use crate::table::Table;
+use crate::text::dollars;
 use branchbox_api::{NetworkRequest, NetworkRules};
 use clap::Args;
 use std::fmt::Write as _;
@@ -99,6 +100,9 @@ pub async fn limits(session: &Session) -> Result<Exit, Fault> {
         table.row(vec![limit.label.clone(), limit.used.to_string(), limit.max.to_string()]);
     }
     output::data(&table.text());
+    let daily = &limits.daily;
+    let most = daily.limit_micros.map_or_else(|| "no limit".to_owned(), |limit| format!("at most {}", dollars(limit)));
+    output::data(&format!("\nspent in {}: {}, {most}\n", daily.window, dollars(daily.used_micros)));
     Ok(Exit::Done)
 }
 
@@ -112,7 +116,7 @@ pub async fn usage(session: &Session) -> Result<Exit, Fault> {
         output::json(&usage);
         return Ok(Exit::Done);
     }
-    let mut table = Table::new(&["ID", "NAME", "STATE", "RAN", "CPU", "MEMORY"]);
+    let mut table = Table::new(&["ID", "NAME", "STATE", "RAN", "CPU", "MEMORY", "COST"]);
     for one in &usage.resources {
         let (ran, cpu) = (format!("{:.1} s", one.running_seconds), format!("{:.1} s", one.active_cpu_seconds));
         let memory = format!("{:.1} GiB·s", one.memory_gib_seconds);
@@ -123,6 +127,7 @@ pub async fn usage(session: &Session) -> Result<Exit, Fault> {
             ran,
             cpu,
             memory,
+            dollars(one.charged_micros),
         ]);
     }
     output::data(&table.text());

@@ -47,6 +47,7 @@ impl ForkArgs {
             name: self.name,
             labels: (!self.labels.is_empty()).then(|| self.labels.into_iter().collect()),
             keep_snapshot: self.keep_snapshot,
+            account: None,
         };
         let what = format!("cannot fork sandbox `{}`", self.sandbox);
         let answer = during(session.form, "copying", session.client.fork(&id, &request))

@@ -46,6 +46,7 @@ impl SnapshotArgs {
             labels: (!self.labels.is_empty()).then(|| self.labels.into_iter().collect()),
             retention_days: self.retention,
             mode: self.disk.then_some(SnapshotMode::Disk),
+            account: None,
         };
         let what = format!("cannot save sandbox `{}`", self.sandbox);
         let made = during(session.form, "saving", session.client.snapshot(&id, &request))
