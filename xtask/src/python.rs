@@ -17,6 +17,7 @@ const NEWER: &[&str] = &["3.12", "3.13"];
 pub fn of(suite: &str) -> PathBuf {
     match suite {
         "adapters" => ADAPTERS.python(),
+        "contract" => CONTRACT.python(),
         _ => SDK.python(),
     }
 }
@@ -32,9 +33,13 @@ const SDK: Environment = Environment { folder: "target/test-python", list: "test
 /// The SDK with the agent frameworks it has adapters for.
 const ADAPTERS: Environment = Environment { folder: "target/adapters-python", list: "tests/adapters/requirements.txt" };
 
-/// Makes both environments when they are not there or when their lists changed.
+/// What checks the API document against a node.
+const CONTRACT: Environment = Environment { folder: "target/contract-python", list: "tests/contract/requirements.txt" };
+
+/// Makes all environments when they are not there or when their lists changed.
 pub fn install() -> Result<()> {
     SDK.install(Path::new(PYTHON))?;
+    CONTRACT.install(Path::new(PYTHON))?;
     ADAPTERS.install(&newest())
 }
 

@@ -27,6 +27,8 @@ pub enum Part {
     Faults,
     /// The real SDK's programs, against a live node
     Sdk,
+    /// The API document, against a live node
+    Contract,
     /// The SDK's adapters, each with the agent framework it is for
     Adapters,
     /// The node: crashes, bad input, state directories
@@ -61,6 +63,7 @@ pub fn run(only: &[Part], words: &[String]) -> Result<()> {
             Part::Rust => report.part("rust", cargo::tests),
             Part::Faults => report.part("faults", |_| cargo::faults()),
             Part::Sdk => report.part("sdk", |skips| pytest::suite("sdk", words, skips)),
+            Part::Contract => report.part("contract", |skips| pytest::suite("contract", words, skips)),
             Part::Adapters => report.part("adapters", |skips| pytest::suite("adapters", words, skips)),
             Part::Node => report.part("node", |skips| pytest::suite("node", words, skips)),
             Part::Cli => report.part("cli", |skips| pytest::suite("cli", words, skips)),

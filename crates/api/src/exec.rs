@@ -207,7 +207,11 @@ fn word_schema() -> Value {
 }
 
 fn argv_schema() -> Value {
-    json!({ "type": "array", "items": word_schema(), "minItems": 1, "maxItems": ARGUMENTS_MAX })
+    let mut first = word_schema();
+    first["minLength"] = json!(1);
+    json!({
+        "type": "array", "prefixItems": [first], "items": word_schema(), "minItems": 1, "maxItems": ARGUMENTS_MAX,
+    })
 }
 
 fn base64_keywords() -> Value {

@@ -186,7 +186,7 @@ impl Fields {
     pub fn number(&mut self, name: &str, range: RangeInclusive<u64>) -> Option<u64> {
         let schema = || json!({ "type": "integer", "minimum": range.start(), "maximum": range.end() });
         let value = self.of_kind(name, schema)?;
-        match value.as_u64() {
+        match whole_number(&value) {
             Some(number) if range.contains(&number) => Some(number),
             _ => self.wrong(name, format!("must be a whole number from {} to {}", range.start(), range.end())),
         }
@@ -339,6 +339,15 @@ impl Fields {
         self.issue(name, message);
         None
     }
+}
+
+/// A whole number, also one written with a fraction of zero, which JSON does not tell apart.
+fn whole_number(value: &Value) -> Option<u64> {
+    // As many as a double holds exactly.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    let written = |number: &f64| number.fract() == 0.0 && (0.0..=EXACT).contains(number);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole, and between 0 and 2^53")]
+    value.as_u64().or_else(|| value.as_f64().filter(written).map(|number| number as u64))
 }
 
 #[cfg(test)]

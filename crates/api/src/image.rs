@@ -21,7 +21,8 @@ const NAME_CHARS_MAX: usize = 128;
 const REFERENCE_CHARS_MAX: usize = 512;
 const TAGS_MAX: usize = 64;
 const WORDS_MAX: usize = 1024;
-const TEXT_BYTES_MAX: usize = 1 << 20;
+/// Characters of a Dockerfile or a command; at most four bytes each.
+const TEXT_CHARS_MAX: usize = 1 << 18;
 /// Seconds that a build may take, and takes at most when nothing is said.
 const BUILD_SECONDS: std::ops::RangeInclusive<u32> = 10..=86_400;
 /// The image that is always there, and the tag that a name without one stands for.
@@ -259,9 +260,9 @@ fn build_file(fields: &mut Fields) -> BuildFile {
 
 fn command(fields: &mut Fields, name: &str) -> Option<StartCommand> {
     let words = json!({ "type": "array", "items": { "type": "string" }, "minItems": 1, "maxItems": WORDS_MAX });
-    let text = json!({ "type": "string", "minLength": 1, "maxLength": TEXT_BYTES_MAX / 4 });
+    let text = json!({ "type": "string", "minLength": 1, "maxLength": TEXT_CHARS_MAX });
     match fields.of_kind(name, || json!({ "anyOf": [text, words] }))? {
-        serde_json::Value::String(text) if !text.is_empty() && text.len() <= TEXT_BYTES_MAX => {
+        serde_json::Value::String(text) if !text.is_empty() && text.chars().count() <= TEXT_CHARS_MAX => {
             Some(StartCommand::Shell(text))
         }
         value => match serde_json::from_value::<Vec<String>>(value) {
@@ -314,10 +315,10 @@ impl ImageRequest {
         let reference = bounded(f, "image", REFERENCE_CHARS_MAX);
         let recipe = f.of_kind("recipe", || json!({ "type": "object" }));
         let text = f.text("dockerfile");
-        if text.as_ref().is_some_and(|text| text.len() > TEXT_BYTES_MAX) {
-            f.issue("dockerfile", format!("at most {TEXT_BYTES_MAX} bytes"));
+        if text.as_ref().is_some_and(|text| text.chars().count() > TEXT_CHARS_MAX) {
+            f.issue("dockerfile", format!("at most {TEXT_CHARS_MAX} characters"));
         }
-        f.refine("dockerfile", || json!({ "maxLength": TEXT_BYTES_MAX / 4 }));
+        f.refine("dockerfile", || json!({ "maxLength": TEXT_CHARS_MAX }));
         let dockerfile = dockerfile(f, text);
         let from = match (archived, reference, recipe) {
             (Some(archive), ..) => ImageFrom::Archive(archive),

@@ -96,12 +96,13 @@ impl Node {
     ///
     /// # Errors
     /// [`NodeError`]: not root, a machine that lacks something, another node, a newer state directory.
-    pub async fn start(config: NodeConfig) -> Result<Self, NodeError> {
+    pub async fn start(mut config: NodeConfig) -> Result<Self, NodeError> {
         if !rustix::process::geteuid().is_root() {
             return Err(NodeError::NotRoot);
         }
         // Before anything is mounted that would have to be undone.
         let settings = Settings::read(&config.state_dir)?;
+        config.sandboxes_max = settings.sandboxes.unwrap_or(config.sandboxes_max);
         let begun = blocking({
             let config = config.clone();
             move || Foundation::lay(&config)

@@ -76,7 +76,14 @@ impl Default for LimitsText {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+struct NodeText {
+    sandboxes: Option<u32>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 struct Text {
+    node: NodeText,
     prices: PricesText,
     limits: LimitsText,
 }
@@ -114,6 +121,8 @@ pub struct Settings {
     pub prices: Prices,
     /// What keys may do.
     pub limits: KeyLimits,
+    /// Sandboxes of all at once.
+    pub sandboxes: Option<u32>,
 }
 
 impl Settings {
@@ -150,6 +159,7 @@ impl Settings {
             ("limits.burst", burst),
             ("limits.in_flight", in_flight),
             ("limits.sandboxes", sandboxes.unwrap_or(1)),
+            ("node.sandboxes", text.node.sandboxes.unwrap_or(1)),
         ] {
             if value == 0 {
                 return Err(wrong(key, 0.0, "must be at least 1"));
@@ -163,6 +173,7 @@ impl Settings {
                 snapshot_gb_month: money("prices.snapshot_gb_month", text.prices.snapshot_gb_month)?,
             },
             limits: KeyLimits { requests_per_second, burst, in_flight, daily, sandboxes },
+            sandboxes: text.node.sandboxes,
         })
     }
 }

@@ -115,9 +115,11 @@ async fn read(app: &App, access: Access, request: Request<Body>) -> Result<(Rout
     let body = read_body(&parts.method, &route, body).await?;
     let uri = parts.uri.path_and_query().map_or("/", |uri| uri.as_str());
     let keyed = match parts.headers.get("idempotency-key") {
-        // Answers are kept, and a key must not be.
-        Some(key) if parts.method != Method::GET && route != Route::CreateKey => {
-            Some(Keyed::new(key.to_str().unwrap_or_default(), caller.account(), parts.method.as_str(), uri, &body)?)
+        Some(key) if parts.method != Method::GET => {
+            let (key, account) = (key.to_str().unwrap_or_default(), caller.account());
+            let keyed = Keyed::new(key, account, parts.method.as_str(), uri, &body)?;
+            // Answers are kept, and a key must not be.
+            Some(keyed).filter(|_| route != Route::CreateKey)
         }
         _ => None,
     };

@@ -5,12 +5,13 @@ use crate::app::Asked;
 use crate::stream;
 use branchbox_api::image::{ChunkKept, Missing, MissingRequest, TagRequest, is_digest};
 use branchbox_api::{Empty, ImageRequest, Issues};
+use branchbox_model::SandboxId;
 use branchbox_node::Node;
 
 pub(crate) fn list(node: &Node, asked: Asked) -> Answered {
     let mut query = asked.query;
     let state = query.text("state").and_then(|text| query.word("state", &text));
-    let (name, after) = (query.text("name"), query.text("cursor"));
+    let (name, after) = (query.text("name"), query.id::<SandboxId>("cursor").map(|id| id.to_string()));
     let limit = query.page();
     query.finish()?;
     Answer::ok(&node.images(name.as_deref(), state, limit, after.as_deref()))

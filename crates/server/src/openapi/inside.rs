@@ -64,7 +64,7 @@ fn processes() -> Vec<Operation> {
             .takes("SignalRequest", SignalRequest::read)
             .answers::<ProcessInfo>(200),
         post(&one(":resize"), "resizeTerminal", "Say the size of a command's terminal.")
-            .takes("PtySize", PtySize::read)
+            .takes("ResizeRequest", PtySize::read)
             .answers::<ProcessInfo>(200),
     ]
 }
@@ -116,7 +116,7 @@ fn transfers() -> Vec<Operation> {
         put(&of_sandbox(path), id, summary).with([offset()]).takes_bytes(FILE_BYTES_MAX).answers::<Empty>(200)
     };
     let end = |path: &str, id, summary| {
-        post(&of_sandbox(path), id, summary).takes("Empty", Empty::read).answers::<Empty>(200).fails(&[403])
+        post(&of_sandbox(path), id, summary).takes("EmptyRequest", Empty::read).answers::<Empty>(200).fails(&[403])
     };
     vec![
         post(&of_sandbox("/uploads"), "beginUpload", "Begin a large file.")
@@ -152,21 +152,21 @@ fn interpreter() -> Vec<Operation> {
         post(&of_sandbox("/interpreter:run"), "runCell", "Run code in a context, which keeps its state.")
             .takes("RunRequest", RunRequest::read)
             .answers_with(200, "What came of it; with `stream`, lines of events.", cell)
-            .fails(&[502]),
+            .fails(&[501, 502]),
         get(&of_sandbox("/interpreter/contexts"), "listContexts", "The contexts of a sandbox.")
             .answers::<List<ContextInfo>>(200)
             .fails(&[502]),
         post(&of_sandbox("/interpreter/contexts"), "createContext", "Make a context.")
             .takes("ContextRequest", ContextRequest::read)
             .answers::<ContextInfo>(201)
-            .fails(&[502]),
+            .fails(&[501, 502]),
         delete(&one(""), "deleteContext", "End a context.").answers::<DeletedContext>(200).fails(&[502]),
         post(&one(":restart"), "restartContext", "Start a context afresh.")
-            .takes("Empty", Empty::read)
+            .takes("EmptyRequest", Empty::read)
             .answers::<ContextInfo>(200)
             .fails(&[502]),
         post(&one(":interrupt"), "interruptContext", "Interrupt what runs in a context.")
-            .takes("Empty", Empty::read)
+            .takes("EmptyRequest", Empty::read)
             .answers::<Interrupted>(200)
             .fails(&[502]),
         get(&one("/results/{result}"), "getResult", "A result too large for its cell's answer; this node keeps none.")
@@ -223,7 +223,7 @@ fn previews() -> Vec<Operation> {
             .answers::<Preview>(200)
             .fails(&[501]),
         post(&one(":rotate"), "rotatePreview", "Give it a new address; old ones are void.")
-            .takes("Empty", Empty::read)
+            .takes("EmptyRequest", Empty::read)
             .answers::<Preview>(200)
             .fails(&[501]),
         delete(&one(""), "deletePreview", "Share the port no more.").answers::<DeletedPreview>(200),

@@ -69,7 +69,7 @@ fn life() -> Vec<Operation> {
             .fails(&[501]),
         verb("pause", "pauseSandbox", "Put a sandbox to sleep; memory and processes are kept.")
             .with([wait()])
-            .takes("Empty", Empty::read)
+            .takes("EmptyRequest", Empty::read)
             .answers::<SandboxInfo>(200)
             .fails(&[501]),
         verb("wake", "wakeSandbox", "Let a paused sandbox run on.")
@@ -78,11 +78,11 @@ fn life() -> Vec<Operation> {
             .answers::<SandboxInfo>(200)
             .fails(&[501]),
         verb("stop", "stopSandbox", "End all that runs; the disk is kept.")
-            .takes("Empty", Empty::read)
+            .takes("EmptyRequest", Empty::read)
             .answers::<SandboxInfo>(200),
         verb("restart", "restartSandbox", "Start a stopped sandbox on its disk.")
             .with([wait()])
-            .takes("Empty", Empty::read)
+            .takes("EmptyRequest", Empty::read)
             .answers::<SandboxInfo>(200),
         verb("extend", "extendSandbox", "Move the end of its time limit.")
             .takes("ExtendRequest", ExtendRequest::read)
@@ -143,7 +143,7 @@ fn images() -> Vec<Operation> {
             .takes("TagRequest", TagRequest::read)
             .answers::<ImageInfo>(200),
         post("/v1/images/{image}:delete", "deleteImage", "Delete an image; what stands on it keeps its files.")
-            .takes("Empty", Empty::read)
+            .takes("EmptyRequest", Empty::read)
             .answers::<ImageInfo>(200),
         get("/v1/images/resolve", "resolveImage", "Look at the image that a text names.")
             .with([text("ref", "An id, a name, `name:tag` or `name@version`.").required()])
