@@ -33,6 +33,7 @@ Authorization = "Bearer {key}"
 "path.key" = "{other_key}"
 "path.upload" = "{upload}"
 "path.context" = "{context}"
+"path.watch" = "{watch}"
 "path.port" = 80
 "path.image" = "host"
 [checks.not_a_server_error]
@@ -75,6 +76,10 @@ parameters = {{ "query.path" = "/workspace" }}
 [[operations]]
 include-path-regex = '/files|/uploads|/previews|/context/|/images'
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "401", "403", "404", "409", "422", 501]
+# Its lines go on for two minutes.
+[[operations]]
+include-operation-id = "readWatch"
+parameters = {{ "query.follow" = false, "query.waitMs" = 1 }}
 # One with a terminal.
 [[operations]]
 include-operation-id = "resizeTerminal"
@@ -110,6 +115,7 @@ def config(node) -> str:
     return CONFIG.format(
         seed=SEED, url=node.url, key=node.key, examples=EXAMPLES, life=json.dumps(LIFE), sandbox=sandbox, victim=victim, ended=ended,
         process=made(f"{in_it}/processes", {"command": "cat", "stdinMode": "pipe"})["id"],
+        watch=made(f"{in_it}/files/watches", {"path": "/workspace"})["id"],
         terminal=made(f"{in_it}/processes", {"command": "cat", "pty": {"cols": 80, "rows": 24}})["id"],
         snapshot=made(f"{in_it}:snapshot", {"mode": "disk"})["id"],
         other_key=made("/v1/keys", {"name": "other"})["id"],

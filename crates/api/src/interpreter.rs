@@ -94,7 +94,8 @@ impl ContextRequest {
     }
 }
 
-fn is_id(id: &str) -> bool {
+/// Whether a text can be the id of a context or a watch.
+pub(crate) fn is_id(id: &str) -> bool {
     let fine = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let first = id.bytes().next().is_some_and(fine);
     first && id.len() <= ID_BYTES_MAX && id.bytes().all(|byte| fine(byte) || byte == b'-')

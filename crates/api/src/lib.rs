@@ -25,6 +25,7 @@ mod sandbox;
 mod shape;
 mod snapshot;
 mod socket;
+pub mod watch;
 
 pub use audit::{AuditActor, AuditLine, AuditPage, AuditTarget};
 pub use error::{ErrorBody, ErrorInfo};

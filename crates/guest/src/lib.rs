@@ -26,6 +26,7 @@ mod text;
 pub mod tools;
 mod users;
 mod waiting;
+mod watch;
 
 pub use server::{ServeError, Setup, serve};
 pub use start::main;

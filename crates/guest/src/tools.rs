@@ -1,4 +1,4 @@
-//! The guest's executable under other names inside the sandbox: `sudo` and `systemctl`.
+//! The guest's executable under other names inside the sandbox: `sudo`, `systemctl` and `branchbox-watch`.
 //!
 //! `sudo` is a setuid-root copy without rules: the sandbox's user may become its root, which is root of nothing outside.
 //! `systemctl` tells programs and people that there is no service manager, in a way that can be acted upon.
@@ -20,11 +20,12 @@ pub fn run(name: &str, args: &[OsString]) -> Option<ExitCode> {
     match name {
         "sudo" => Some(sudo(args)),
         "systemctl" => Some(systemctl(args)),
+        "branchbox-watch" => Some(crate::watch::run(args)),
         _ => None,
     }
 }
 
-fn say(text: &str) {
+pub(crate) fn say(text: &str) {
     // If standard error is closed there is nobody to tell.
     let _ = writeln!(std::io::stderr(), "{text}");
 }

@@ -151,7 +151,7 @@ impl Node {
         Ok(Packing { process, cursor: 0, said: Vec::new(), has_ended: false })
     }
 
-    async fn check_folder(&self, id: &str, path: &str, user: User) -> Result<(), NodeError> {
+    pub(crate) async fn check_folder(&self, id: &str, path: &str, user: User) -> Result<(), NodeError> {
         let guest = self.guest(id).await?;
         let refused = |errno: rustix::io::Errno| {
             NodeError::Guest(branchbox_protocol::guest::GuestError::File {

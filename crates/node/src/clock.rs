@@ -10,6 +10,7 @@ use crate::lifecycle;
 use crate::live::Live;
 use crate::node::Inner;
 use crate::pause;
+use crate::watches::is_watch;
 use branchbox_api::OnTimeout;
 use branchbox_model::{SandboxState, StopReason, Timestamp};
 use branchbox_protocol::guest::ExecState;
@@ -94,7 +95,7 @@ async fn act(inner: &Arc<Inner>, live: &Arc<Live>, due: Due) -> Result<(), NodeE
 async fn idle(inner: &Arc<Inner>, live: &Arc<Live>) -> Result<(), NodeError> {
     let seen = live.record().detail.last_active;
     let (_, guest) = live.guest_quietly(inner.state.run_dir()).await?;
-    if guest.list().await?.iter().any(|info| info.state == ExecState::Running && !is_context(info)) {
+    if guest.list().await?.iter().any(|info| info.state == ExecState::Running && !is_context(info) && !is_watch(info)) {
         // A command is use; the idle time begins at its end.
         live.touch();
         return Ok(());

@@ -154,6 +154,18 @@ pub enum NodeError {
         /// The saved one.
         saved: u32,
     },
+    /// A watch of that id runs.
+    #[error("a watch `{id}` runs already")]
+    WatchTaken {
+        /// The id.
+        id: String,
+    },
+    /// A sandbox has as many watches as it may.
+    #[error("{max} watches run in the sandbox, and there may be no more")]
+    TooManyWatches {
+        /// How many there may be.
+        max: usize,
+    },
     /// A key has spent what it may in a day.
     #[error("the key has spent {used_micros} of {limit_micros} microdollars that it may spend in 24 hours")]
     SpendingLimit {
@@ -365,6 +377,8 @@ impl Coded for NodeError {
             Self::TooManyUploads { .. } | Self::TooManyContexts { .. } | Self::TooManyKeys { .. } => {
                 Code::QuotaExceeded
             }
+            Self::WatchTaken { .. } => Code::NameTaken,
+            Self::TooManyWatches { .. } => Code::QuotaExceeded,
             Self::SpendingLimit { .. } => Code::SpendingLimitReached,
             Self::KeySandboxes { .. } => Code::QuotaExceeded,
             Self::Settings(_) => Code::InvalidRequest,
@@ -417,6 +431,8 @@ impl Coded for NodeError {
             Self::TooManyKeys { .. } => "remove some that are not needed",
             Self::Keys { .. } => "restore the catalog from a copy",
             Self::TooManyContexts { .. } => "remove some that are not needed",
+            Self::WatchTaken { .. } => "stop that one, or choose another id",
+            Self::TooManyWatches { .. } => "stop one that is not needed",
             Self::SpendingLimit { .. } => {
                 "wait until what was spent is a day old, or make a key with a higher daily limit"
             }
@@ -463,6 +479,7 @@ impl Coded for NodeError {
             Self::Keeper(error) => error.details.iter().map(|(key, value)| (detail_key(key), value.clone())).collect(),
             Self::Images(error) => error.details(),
             Self::TooManyKeys { .. } => vec![("limit", "key.count".into())],
+            Self::TooManyWatches { .. } => vec![("limit", "watch.count".into())],
             Self::KeySandboxes { .. } => vec![("limit", "key.sandbox.count".into())],
             Self::SpendingLimit { limit_micros, used_micros } => vec![
                 ("limit", "daily".into()),

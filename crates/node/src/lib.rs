@@ -43,6 +43,7 @@ mod splitter;
 mod state_dir;
 mod terminal;
 mod uploads;
+mod watches;
 
 pub use archives::{ARCHIVE_CHUNK_BYTES, Pack, Packing};
 pub use config::{Ending, NodeConfig, RootExtras};

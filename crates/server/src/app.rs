@@ -8,13 +8,13 @@ use crate::query::{Query, components};
 use crate::rates::{InFlight, Rates};
 use crate::routes::{self, Route};
 use crate::sockets::{self, Places, terminal, tunnel};
-use crate::{exec, files, history, images, interpreter, keys, openapi, sandboxes, snapshots};
+use crate::{exec, files, history, images, interpreter, keys, openapi, sandboxes, snapshots, watches};
 use axum::body::Body;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, Method, Request, Response};
 use branchbox_api::image::CHUNK_BYTES_MAX;
-use branchbox_api::{FILE_BYTES_MAX, JSON_BYTES_MAX};
+use branchbox_api::{FILE_BYTES_MAX, JSON_BYTES_MAX, List};
 use branchbox_model::{Code, SandboxId};
 use branchbox_node::{Caller, Node};
 use bytes::Bytes;
@@ -257,6 +257,10 @@ async fn dispatch(app: &App, route: Route, asked: Asked) -> Answered {
         Route::BeginUpload { id } => files::begin_upload(node, &id, &asked).await,
         Route::UploadPiece { id, upload } => files::upload_piece(node, &id, &upload, asked).await,
         Route::EndUpload { id, upload, how } => files::end_upload(node, &id, &upload, how, &asked).await,
+        Route::ListWatches { id } => Answer::ok(&List { data: node.watches(&id).await? }),
+        Route::StartWatch { id } => watches::start(node, &id, &asked).await,
+        Route::StopWatch { id, watch } => watches::stop(node, &id, &watch).await,
+        Route::ReadWatch { id, watch } => watches::read(node, &id, &watch, asked).await,
         Route::Pack { id } => files::pack(node, &id, asked).await,
         Route::Unpack { id } => files::unpack(node, &id, &asked).await,
         Route::BeginArchive { id } => files::begin_archive(node, &id, &asked).await,

@@ -27,6 +27,7 @@ mod snapshots;
 mod sockets;
 mod stream;
 mod unavailable;
+mod watches;
 
 pub use listen::{Listening, Server, ServerError};
 pub use openapi::text as openapi;

@@ -77,6 +77,10 @@ pub(crate) enum Route {
     BeginUpload { id: String },
     UploadPiece { id: String, upload: String },
     EndUpload { id: String, upload: String, how: End },
+    ListWatches { id: String },
+    StartWatch { id: String },
+    StopWatch { id: String, watch: String },
+    ReadWatch { id: String, watch: String },
     Pack { id: String },
     Unpack { id: String },
     BeginArchive { id: String },
@@ -259,6 +263,12 @@ fn sandbox_part(method: &Method, id: &str, rest: &[&str]) -> Option<Result<Route
             (upload, None) => put.then_some(Route::UploadPiece { id, upload }),
             (upload, Some(verb)) => Some(Route::EndUpload { id, upload, how: end(verb)? }).filter(|_| post),
         },
+        ["files", "watches"] if get => Some(Route::ListWatches { id }),
+        ["files", "watches"] => post.then_some(Route::StartWatch { id }),
+        ["files", "watches", watch] => {
+            (method == Method::DELETE).then(|| Route::StopWatch { id, watch: (*watch).to_owned() })
+        }
+        ["files", "watches", watch, "events"] => get.then(|| Route::ReadWatch { id, watch: (*watch).to_owned() }),
         ["files", "archive"] if get => Some(Route::Pack { id }),
         ["files", "archive"] => put.then_some(Route::Unpack { id }),
         ["files", "archive", "uploads"] => post.then_some(Route::BeginArchive { id }),
@@ -343,7 +353,7 @@ mod tests {
             (Method::POST, "/v1/sandboxes/5:resize", "unavailable"),
             (Method::GET, "/v1/sandboxes/5/uploads", "method_not_allowed"),
             (Method::POST, "/v1/sandboxes/5/uploads/u:forget", "route_not_found"),
-            (Method::GET, "/v1/sandboxes/5/files/watches", "unavailable"),
+            (Method::POST, "/v1/sandboxes/5/files/watches/w/events", "method_not_allowed"),
             (Method::POST, "/v1/sandboxes/5/files:link", "unavailable"),
             (Method::GET, "/v1/volumes", "unavailable"),
             (Method::POST, "/v1/openapi.json", "method_not_allowed"),

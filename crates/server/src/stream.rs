@@ -3,8 +3,10 @@
 //! A task reads and sends into a short queue; when the client is slow the queue fills and the task waits, and so in the
 //! end does the command. When the client goes away the task ends, and nothing else.
 
+use crate::watches::WAIT_MS_MAX;
 use axum::body::{Body, HttpBody};
 use branchbox_api::image::LogEvent;
+use branchbox_api::watch::{WatchLine, WatchNotice, WatchPage};
 use branchbox_api::{CellEvent, ErrorInfo, StreamEvent};
 use branchbox_model::Coded;
 use branchbox_node::{Cell, FileReader, Follow, Node, NodeError, Packing};
@@ -20,6 +22,9 @@ const QUEUE: usize = 8;
 
 /// Silence after which a reader of a cell is shown that it still runs.
 const SILENCE: Duration = Duration::from_secs(20);
+
+/// How long the lines of a watch go on before their reader is to ask again.
+const WATCH_LINES: Duration = Duration::from_secs(110);
 
 /// A piece, or the reason why the body ends early.
 type Piece = Result<Bytes, std::io::Error>;
@@ -192,6 +197,80 @@ pub(crate) fn image_log(node: Node, id: String, mut after: u64) -> Body {
         }
     });
     Body::new(Fed { pieces })
+}
+
+/// What changes, as it comes. After a while the reader is told to come back; a paused sandbox ends the lines.
+pub(crate) fn watch(node: Node, id: String, watch: String, first: WatchPage) -> Body {
+    let (send, pieces) = mpsc::channel(QUEUE);
+    let mut closing = node.closing();
+    tokio::spawn(async move {
+        let end = tokio::time::Instant::now() + WATCH_LINES;
+        let mut next = Ok(first);
+        loop {
+            let (lines, cursor) = match next {
+                Ok(page) => (watch_lines(&page), Some(page).filter(|page| !page.ended && !page.paused)),
+                Err(error) => (vec![watch_failure(&error)], None),
+            };
+            let mut text: Vec<u8> = lines.iter().flat_map(json_line).collect();
+            let cursor = cursor.map(|page| page.next_cursor);
+            let is_over = tokio::time::Instant::now() >= end || *closing.borrow();
+            if let Some(cursor) = cursor.filter(|_| is_over) {
+                text.extend(json_line(&WatchLine::Continue { cursor }));
+            } else if text.is_empty() {
+                text.push(b'\n');
+            }
+            let sent = send.send(Ok(text.into())).await;
+            let (Some(cursor), Ok(()), false) = (cursor, sent, is_over) else { return };
+            next = tokio::select! {
+                read = node.read_watch(&id, &watch, cursor, WAIT_MS_MAX) => read,
+                () = send.closed() => return,
+                () = closed(&mut closing) => Ok(WatchPage { next_cursor: cursor, ..WatchPage::default() }),
+            };
+        }
+    });
+    Body::new(Fed { pieces })
+}
+
+fn json_line<T: serde::Serialize>(line: &T) -> Vec<u8> {
+    let mut text = serde_json::to_vec(line).unwrap_or_default();
+    text.push(b'\n');
+    text
+}
+
+fn watch_lines(page: &WatchPage) -> Vec<WatchLine> {
+    let cursor = page.next_cursor;
+    let mut lines = Vec::new();
+    if page.lost_bytes > 0 {
+        lines.push(WatchLine::Lost { bytes: page.lost_bytes });
+    }
+    let mut end = None;
+    for notice in &page.notices {
+        match notice {
+            WatchNotice::Overflow { dropped } => lines.push(WatchLine::Overflow { dropped: *dropped }),
+            WatchNotice::Limit { folders } => lines.push(WatchLine::Limit { folders: *folders }),
+            WatchNotice::End { reason } => end = Some(reason.clone()),
+        }
+    }
+    if !page.events.is_empty() {
+        lines.push(WatchLine::Events { events: page.events.clone(), cursor });
+    }
+    if page.paused {
+        lines.push(WatchLine::Paused { cursor });
+    }
+    if let (true, Some(reason)) = (page.ended, end) {
+        lines.push(WatchLine::End { reason, cursor });
+    }
+    lines
+}
+
+fn watch_failure(error: &NodeError) -> WatchLine {
+    let info = ErrorInfo::of(error);
+    WatchLine::Failure {
+        code: error.code().as_str().into(),
+        message: info.message,
+        status: info.status,
+        hint: error.hint(),
+    }
 }
 
 fn failure(error: &NodeError) -> CellEvent {

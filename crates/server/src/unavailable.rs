@@ -30,10 +30,6 @@ const SANDBOX_PARTS: &[(&str, &str)] = &[
     ("files:revoke-links", "there are no links to revoke"),
 ];
 
-/// Parts of `files`.
-const FILE_PARTS: &[&str] = &["watches"];
-
-const FILE_PART_HINT: &str = "run a watcher inside with :exec";
 const PRODUCT_HINT: &str = "see the README for what this node has";
 const MCP_HINT: &str = "use the API";
 
@@ -77,11 +73,9 @@ pub(crate) fn table() -> impl Iterator<Item = (&'static str, String, &'static st
     let parts = SANDBOX_PARTS.iter().map(|(part, hint)| {
         (if part.contains(':') { "post" } else { "get" }, format!("/v1/sandboxes/{{sandbox}}/{part}"), *hint)
     });
-    let files =
-        FILE_PARTS.iter().map(|part| ("get", format!("/v1/sandboxes/{{sandbox}}/files/{part}"), FILE_PART_HINT));
     let products = PRODUCTS.iter().map(|product| ("post", format!("/v1/{product}"), PRODUCT_HINT));
     let mcp = [("post", "/mcp".to_owned(), MCP_HINT)];
-    verbs.chain(parts).chain(files).chain(products).chain(mcp)
+    verbs.chain(parts).chain(products).chain(mcp)
 }
 
 fn unavailable(what: &str, hint: &str) -> Failure {
@@ -96,9 +90,6 @@ pub(crate) fn sandbox_verb(verb: &str) -> Option<Failure> {
 /// The answer to a path that this node does not have, if the contract has it.
 pub(crate) fn path(components: &[&str]) -> Option<Failure> {
     match components {
-        ["v1", "sandboxes", _, "files", part, ..] if FILE_PARTS.contains(part) => {
-            Some(unavailable(part, FILE_PART_HINT))
-        }
         ["v1", "sandboxes", _, part, ..] => {
             SANDBOX_PARTS.iter().find(|(known, _)| known == part).map(|(_, hint)| unavailable(part, hint))
         }

@@ -71,7 +71,7 @@ pub(crate) fn build(batch: &mut Batch<'_>, layout: &MemoryLayout, source: &Sourc
         finish(batch, mapping)?;
     }
     batch.run()?;
-    set_fields(batch, layout, source.fds)?;
+    set_fields(batch, layout, source)?;
     Ok(syscall_at)
 }
 
@@ -210,13 +210,25 @@ fn finish(batch: &mut Batch<'_>, mapping: &Mapping) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether a process's program is the file that it has open at this number.
+fn same_file(host_pid: i32, fd: i32) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let of = |link: String| std::fs::metadata(format!("/proc/{host_pid}/{link}")).map(|file| (file.dev(), file.ino()));
+    Ok(of("exe".into())? == of(format!("fd/{fd}"))?)
+}
+
 /// `PR_SET_MM_MAP` (prctl(2)): where code, data, heap, stack, arguments and environment lie, the auxiliary vector, and the
 /// running program.
-fn set_fields(batch: &mut Batch<'_>, layout: &MemoryLayout, fds: &[i32]) -> io::Result<()> {
+fn set_fields(batch: &mut Batch<'_>, layout: &MemoryLayout, source: &Source<'_>) -> io::Result<()> {
     const PR_SET_MM: u64 = 35;
     const PR_SET_MM_MAP: u64 = 14;
-    let exe = layout.exe.and_then(|object| fds.get(object.0 as usize)).copied();
+    const KEEP_EXE: i32 = -1;
+    let exe = layout.exe.and_then(|object| source.fds.get(object.0 as usize)).copied();
     let exe = exe.ok_or_else(|| io::Error::other("a process without a program"))?;
+    // A remote runs the guest's program. One that ran it itself, under the name of a tool, has it still mapped, and then the
+    // kernel lets nobody set it (EBUSY, `replace_mm_exe_file` in kernel/fork.c); it need not be set either.
+    let is_there = same_file(source.host_pid, exe)?;
+    let exe = if is_there { KEEP_EXE } else { exe };
     let auxv = batch.data(&layout.auxv)?;
     let mut raw: Vec<u8> = layout.fields.iter().flat_map(|field| field.to_le_bytes()).collect();
     raw.extend_from_slice(&auxv.to_le_bytes());

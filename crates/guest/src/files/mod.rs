@@ -6,7 +6,7 @@
 
 mod content;
 mod entries;
-mod glob;
+pub(crate) mod glob;
 mod identity;
 mod listing;
 mod remove;

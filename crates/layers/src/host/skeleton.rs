@@ -49,8 +49,8 @@ pub(super) fn read_left_out(image_dir: &Path) -> Vec<PathBuf> {
     text.lines().map(PathBuf::from).collect()
 }
 
-/// Builds the layer of our tools: in `usr/bin`, `sudo` is a set-uid copy of our executable and `systemctl` a link to the
-/// mounted one.
+/// Builds the layer of our tools: in `usr/bin`, `sudo` is a set-uid copy of our executable `systemctl` and
+/// `branchbox-watch` are links to the mounted one.
 pub(super) fn build_tools(exe: &Path, dir: &Path) -> Result<(), HostError> {
     let (usr, bin) = (dir.join("usr"), dir.join("usr/bin"));
     make_directory(dir, 0o755, 0, 0)?;
@@ -60,7 +60,10 @@ pub(super) fn build_tools(exe: &Path, dir: &Path) -> Result<(), HostError> {
     fs_err::copy(exe, &sudo).map_err(failed(&sudo))?;
     chown(&sudo, Some(0), Some(0)).map_err(failed(&sudo))?;
     fs_err::set_permissions(&sudo, PermissionsExt::from_mode(0o4755)).map_err(failed(&sudo))?;
-    replace_symlink(&bin.join("systemctl"), Path::new(GUEST_INSIDE))
+    for link in ["systemctl", "branchbox-watch"] {
+        replace_symlink(&bin.join(link), Path::new(GUEST_INSIDE))?;
+    }
+    Ok(())
 }
 
 /// The top-level directories that are symlinks on the host (`/bin` to `usr/bin`), and mount points for the others.

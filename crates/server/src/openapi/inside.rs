@@ -6,6 +6,8 @@ use super::operation::{
 use super::{mode, path};
 use crate::exec::LOOK_WAIT_MS_MAX;
 use crate::files::GLOB_BYTES_MAX;
+use crate::watches::WAIT_MS_MAX;
+use branchbox_api::watch::{StoppedWatch, WatchInfo, WatchLine, WatchPage, WatchRequest};
 use branchbox_api::{
     ArchiveBegun, ArchiveUploadRequest, CellEvent, ContextInfo, ContextRequest, DeletedContext, DeletedPreview, Empty,
     ExecRequest, ExecResult, Execution, FILE_BYTES_MAX, FileEntry, FileList, FileRequest, FileStat, FileWritten,
@@ -18,7 +20,7 @@ use branchbox_node::{LIST_DEPTH_MAX, LIST_ENTRIES_MAX};
 use serde_json::json;
 
 pub(super) fn operations() -> Vec<Operation> {
-    [commands(), processes(), files(), transfers(), interpreter(), sockets(), previews()].concat()
+    [commands(), processes(), files(), watches(), transfers(), interpreter(), sockets(), previews()].concat()
 }
 
 fn of_sandbox(rest: &str) -> String {
@@ -171,6 +173,26 @@ fn interpreter() -> Vec<Operation> {
             .fails(&[502]),
         get(&one("/results/{result}"), "getResult", "A result too large for its cell's answer; this node keeps none.")
             .answers_with(200, "The result.", vec![Content::Bytes(None)]),
+    ]
+}
+
+fn watches() -> Vec<Operation> {
+    let read = vec![Content::Json(of::<WatchPage>()), Content::Lines(of::<WatchLine>())];
+    let one = |rest: &str| of_sandbox(&format!("/files/watches/{{watch}}{rest}"));
+    vec![
+        get(&of_sandbox("/files/watches"), "listWatches", "The watches that run.").answers::<List<WatchInfo>>(200),
+        post(&of_sandbox("/files/watches"), "startWatch", "Tell what changes below a folder.")
+            .takes("WatchRequest", WatchRequest::read)
+            .answers::<WatchInfo>(201)
+            .fails(&[403, 501]),
+        delete(&one(""), "stopWatch", "End a watch.").answers::<StoppedWatch>(200),
+        get(&one("/events"), "readWatch", "What has changed, once or line by line as it comes; it wakes no sandbox.")
+            .with([
+                number("cursor", 0..=u64::MAX, "Where to begin."),
+                truth("follow", "Answer with lines for 110 seconds, or until it ends or the sandbox is paused."),
+                number("waitMs", 0..=WAIT_MS_MAX, "How long to wait for something new."),
+            ])
+            .answers_with(200, "Changes; with `follow`, lines of them.", read),
     ]
 }
 
