@@ -49,6 +49,8 @@ struct Event {
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "k", rename_all = "lowercase")]
 enum Line {
+    /// What happens from here on is told.
+    Ready,
     Events {
         events: Vec<Event>,
     },
@@ -135,7 +137,11 @@ pub(crate) fn run(args: &[OsString]) -> ExitCode {
         }
     };
     let root = asked.root.clone();
-    match Watch::begin(asked).and_then(Watch::watch) {
+    let ready = |watch: Watch| {
+        tell(&Line::Ready);
+        watch.watch()
+    };
+    match Watch::begin(asked).and_then(ready) {
         Ok(reason) => {
             tell(&Line::End { reason });
             ExitCode::SUCCESS

@@ -154,6 +154,12 @@ pub enum NodeError {
         /// The saved one.
         saved: u32,
     },
+    /// A watch did not begin.
+    #[error("the watch did not begin: {problem}")]
+    Watch {
+        /// What its program said.
+        problem: String,
+    },
     /// A watch of that id runs.
     #[error("a watch `{id}` runs already")]
     WatchTaken {
@@ -377,6 +383,7 @@ impl Coded for NodeError {
             Self::TooManyUploads { .. } | Self::TooManyContexts { .. } | Self::TooManyKeys { .. } => {
                 Code::QuotaExceeded
             }
+            Self::Watch { .. } => Code::GuestFailed,
             Self::WatchTaken { .. } => Code::NameTaken,
             Self::TooManyWatches { .. } => Code::QuotaExceeded,
             Self::SpendingLimit { .. } => Code::SpendingLimitReached,
@@ -431,6 +438,7 @@ impl Coded for NodeError {
             Self::TooManyKeys { .. } => "remove some that are not needed",
             Self::Keys { .. } => "restore the catalog from a copy",
             Self::TooManyContexts { .. } => "remove some that are not needed",
+            Self::Watch { .. } => "check that the sandbox's user may read the folder",
             Self::WatchTaken { .. } => "stop that one, or choose another id",
             Self::TooManyWatches { .. } => "stop one that is not needed",
             Self::SpendingLimit { .. } => {

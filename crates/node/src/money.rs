@@ -71,15 +71,16 @@ fn whole(pico: u128) -> u64 {
 impl Prices {
     /// What a sandbox's use costs.
     fn of_use(&self, more: Usage, memory_mib: u32) -> u64 {
-        let cpu = u128::from(more.cpu_us) * u128::from(self.cpu_hour) / HOUR_US;
-        let reserved = u128::from(more.running_ms) * u128::from(memory_mib);
-        let memory = reserved * u128::from(self.memory_gib_hour) / (1024 * HOUR_US / 1000);
-        whole(cpu + memory)
+        let cpu = u128::from(more.cpu_us).saturating_mul(self.cpu_hour.into()) / HOUR_US;
+        let reserved = u128::from(more.running_ms).saturating_mul(memory_mib.into());
+        let memory = reserved.saturating_mul(self.memory_gib_hour.into()) / (1024 * HOUR_US / 1000);
+        whole(cpu.saturating_add(memory))
     }
 
     /// What a snapshot's bytes cost for a time.
     fn of_bytes(&self, bytes: u64, ms: u64) -> u64 {
-        whole(u128::from(bytes) * u128::from(ms) * u128::from(self.snapshot_gb_month) / GB_MONTH)
+        let kept = u128::from(bytes).saturating_mul(ms.into());
+        whole(kept.saturating_mul(self.snapshot_gb_month.into()) / GB_MONTH)
     }
 
     /// As answers show them: microdollars of an hour.

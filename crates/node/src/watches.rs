@@ -11,7 +11,7 @@ use branchbox_api::{OutputChunk, ProcessState};
 use branchbox_model::{SandboxState, Timestamp, User};
 use branchbox_protocol::guest::{ExecInfo, SpawnSpec, Stdin};
 use serde::Deserialize;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Begins the tag of a watch.
 const TAG: &str = "watch ";
@@ -21,6 +21,13 @@ const WATCHES_MAX: usize = 4;
 const PROGRAM: &str = "/usr/bin/branchbox-watch";
 /// Bytes of events in one answer.
 const PAGE_BYTES: usize = 256 * 1024;
+/// What the program says first.
+const READY: &str = "{\"k\":\"ready\"}\n";
+/// One look whether it has, and all looks together: a large tree of folders takes its time.
+const ARMED_WAIT_MS: u64 = 2000;
+const ARMED_WAIT_MAX: Duration = Duration::from_secs(60);
+/// Of what it says when it cannot.
+const PROBLEM_CHARS_MAX: usize = 500;
 const SIGTERM: i32 = 15;
 /// How long a watch may take to end.
 const STOP_WAIT: Duration = Duration::from_secs(5);
@@ -72,6 +79,24 @@ fn argv(request: &WatchRequest) -> Vec<String> {
     argv
 }
 
+/// Waits until what happens is seen: before that a change could be missed.
+async fn armed(process: &Process) -> Result<(), NodeError> {
+    let begun = Instant::now();
+    loop {
+        let answer = process.look(0, PAGE_BYTES, ARMED_WAIT_MS).await?;
+        let said = |stream: &str| -> String {
+            let chunks = answer.chunks.iter().filter(|chunk| chunk.stream == stream);
+            chunks.map(|chunk| chunk.text.as_str()).collect()
+        };
+        if said("stdout").contains(READY) {
+            return Ok(());
+        }
+        if answer.process.state != ProcessState::Running || begun.elapsed() > ARMED_WAIT_MAX {
+            return Err(NodeError::Watch { problem: said("stderr").trim().chars().take(PROBLEM_CHARS_MAX).collect() });
+        }
+    }
+}
+
 /// What the program says.
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -115,6 +140,7 @@ impl Node {
             tag: format!("{TAG}{mark}"),
         };
         let process = self.start_spec(id, spec).await?;
+        armed(&process).await?;
         Ok(describe(request, &process.info().await?))
     }
 
@@ -206,6 +232,10 @@ fn page(cursor: u64, chunks: &[OutputChunk], state: ProcessState) -> WatchPage {
     }
     let mut rest = text.as_str();
     while let Some((line, after)) = rest.split_once('\n') {
+        if line == READY.trim_end() {
+            rest = after;
+            continue;
+        }
         match serde_json::from_str(line) {
             Ok(Said::Events { events }) => page.events.extend(events),
             Ok(Said::Notice(notice)) => page.notices.push(notice),
@@ -245,7 +275,7 @@ mod tests {
     fn what_is_lost_is_counted_and_the_rest_of_its_line_with_it() {
         let text = format!("/x\"}}]}}\n{LINE}");
         let read = page(10, &[chunk(110, &text)], ProcessState::Running);
-        assert_eq!((read.lost_bytes, read.events.len()), (100 + 8, 1));
+        assert_eq!((read.lost_bytes, read.events.len()), (100 + 7, 1));
         assert_eq!(read.next_cursor, 110 + text.len() as u64);
     }
 

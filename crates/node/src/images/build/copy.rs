@@ -275,6 +275,8 @@ mod tests {
             let mut header = Header::new_gnu();
             header.set_entry_type(*kind);
             header.set_mode(0o644);
+            header.set_uid(0);
+            header.set_gid(0);
             header.set_mtime(0);
             if matches!(kind, EntryType::Symlink | EntryType::Link) {
                 header.set_size(0);
@@ -322,7 +324,7 @@ mod tests {
         assert_eq!(copied(&selection(&["a.txt"], "/app/b", false), &from).0, ["app/b 7 A"]);
         assert_eq!(copied(&selection(&["*.*"], "/app", true), &from).0, ["app/a.txt 7 A"]);
         let all = copied(&selection(&["."], "/", false), &from).0;
-        assert_eq!(all, ["a.txt 7 A", "src/ 7 ", "src/x 7 X", "src/y>src/x 7 ", "src/z>../a.txt 7 "]);
+        assert_eq!(all, ["a.txt 7 A", "src 7 ", "src/x 7 X", "src/y>src/x 7 ", "src/z>../a.txt 7 "]);
         let nothing = selection(&["src", "b.log"], "/app", true);
         let (_, selected) = copied(&nothing, &from);
         assert_eq!(nothing.missing(&selected), Some("b.log"), "what is left out is not there");
