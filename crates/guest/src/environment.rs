@@ -41,6 +41,7 @@ mod tests {
 
     fn spec(env: &[(&str, &str)], env_clear: bool) -> SpawnSpec {
         SpawnSpec {
+            attached: false,
             argv: vec!["true".into()],
             cwd: "/".into(),
             env: env.iter().map(|(n, v)| ((*n).into(), (*v).into())).collect(),

@@ -107,6 +107,7 @@ fn failed(said: &[u8]) -> NodeError {
 
 fn tar(argv: Vec<String>, user: User, stdin: Stdin, tag: &str, display: String) -> SpawnSpec {
     SpawnSpec {
+        attached: true,
         argv,
         cwd: "/".into(),
         env: Vec::new(),

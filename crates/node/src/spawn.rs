@@ -82,6 +82,7 @@ pub(crate) fn spawn_spec(record: &SandboxRecord, request: ExecRequest, kind: Kin
         Kind::Process => request.timeout_ms,
     };
     SpawnSpec {
+        attached: matches!(kind, Kind::Command),
         argv,
         cwd: request.cwd.unwrap_or_else(|| workdir(record)),
         env: env.into_iter().collect(),

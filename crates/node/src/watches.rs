@@ -128,6 +128,7 @@ impl Node {
         }
         let mark = serde_json::to_string(&request).unwrap_or_default();
         let spec = SpawnSpec {
+            attached: false,
             argv: argv(&request),
             cwd: "/".into(),
             env: Vec::new(),

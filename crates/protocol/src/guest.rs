@@ -189,6 +189,9 @@ pub struct SpawnSpec {
     pub pty: Option<PtySize>,
     /// Ended with SIGKILL after this long; `None` is no limit.
     pub timeout_ms: Option<u64>,
+    /// The caller will read at once and keep reading, as by [`Call::Output`]'s flag of this name: output that comes
+    /// before its first such call is not lost either.
+    pub attached: bool,
     /// Shown in lists: the command as the caller wrote it.
     pub display: String,
     /// What the caller wants kept with it, such as its output encoding; opaque to the guest, at most 4 KiB.

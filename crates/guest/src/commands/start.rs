@@ -145,7 +145,7 @@ fn record(exec: ExecId, mut spec: SpawnSpec, group: Group) -> Command {
         slave: None,
         output: Output::default(),
         group: Some(group),
-        attached: None,
+        attached: spec.attached.then_some((0, now)),
         read_to_end: false,
         oom_kills: 0,
     }

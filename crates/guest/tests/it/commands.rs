@@ -3,7 +3,7 @@
 use crate::Test;
 use crate::harness::{Sandbox, argv, bash};
 use crate::inside::SUDO;
-use branchbox_protocol::guest::{Call, ExecState, GuestError, OUTPUT_KEPT_BYTES, RUNNING_MAX, Reply, Stdin};
+use branchbox_protocol::guest::{Call, ExecState, GuestError, OUTPUT_KEPT_BYTES, RUNNING_MAX, Reply, SpawnSpec, Stdin};
 use std::time::Instant;
 
 pub const TESTS: &[Test] = &[
@@ -14,6 +14,7 @@ pub const TESTS: &[Test] = &[
     ("commands::a_stdio_server_is_streamed_both_ways", a_stdio_server_is_streamed_both_ways),
     ("commands::a_late_reader_gets_what_is_kept", a_late_reader_gets_what_is_kept),
     ("commands::an_attached_reader_loses_nothing", an_attached_reader_loses_nothing),
+    ("commands::a_reader_late_by_its_first_call_loses_nothing", a_reader_late_by_its_first_call_loses_nothing),
     ("commands::a_large_specification_travels", a_large_specification_travels),
     ("commands::too_many_commands_are_refused", too_many_commands_are_refused),
     ("commands::sudo_becomes_root_inside", sudo_becomes_root_inside),
@@ -146,6 +147,16 @@ fn an_attached_reader_loses_nothing() {
     let ran = node.read_all(exec, true);
     assert_eq!((ran.stdout.len(), ran.stderr.len(), ran.dropped), (20_000_000, 20, 0));
     println!("    20 MB through a reader: {} ms", began.elapsed().as_millis());
+}
+
+fn a_reader_late_by_its_first_call_loses_nothing() {
+    let (_sandbox, mut node) = Sandbox::start();
+    let exec = node.spawn(SpawnSpec { attached: true, ..bash("head -c 20000000 /dev/zero") });
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let info = node.status(exec, 0);
+    assert_eq!((info.state, info.first_offset), (ExecState::Running, 0), "it waits for its reader");
+    let ran = node.read_all(exec, true);
+    assert_eq!((ran.stdout.len(), ran.dropped), (20_000_000, 0));
 }
 
 fn a_large_specification_travels() {

@@ -139,6 +139,7 @@ pub fn bash(script: &str) -> SpawnSpec {
 /// A command of the sandbox's user.
 pub fn argv(argv: &[&str]) -> SpawnSpec {
     SpawnSpec {
+        attached: false,
         argv: argv.iter().map(|arg| (*arg).to_owned()).collect(),
         cwd: "/workspace".into(),
         env: Vec::new(),

@@ -266,6 +266,7 @@ impl Guest {
 
     pub fn spawn(&mut self, script: &str, user: (u32, u32)) -> ExecId {
         let spec = SpawnSpec {
+            attached: false,
             argv: vec!["bash".into(), "-c".into(), script.into()],
             cwd: "/workspace".into(),
             env: Vec::new(),

@@ -195,6 +195,7 @@ impl Node {
         env.extend(request.env);
         let words = language.command.iter().map(|word| (*word).to_owned());
         let spec = SpawnSpec {
+            attached: true,
             argv: words.chain([language.driver.to_owned()]).collect(),
             cwd: request.cwd.unwrap_or_else(|| "/workspace".into()),
             env: env.into_iter().collect(),

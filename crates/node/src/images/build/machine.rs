@@ -120,6 +120,7 @@ impl Write for Sink {
 
 fn command(argv: Vec<String>, stdin: Stdin, display: &str) -> SpawnSpec {
     SpawnSpec {
+        attached: true,
         argv,
         cwd: "/".into(),
         env: Vec::new(),

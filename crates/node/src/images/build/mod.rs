@@ -301,6 +301,7 @@ impl Builder<'_> {
                     None => (0, 0),
                 };
                 let spec = SpawnSpec {
+                    attached: true,
                     argv,
                     cwd: workdir,
                     env: env.into_iter().collect(),
